@@ -116,7 +116,7 @@ async fn serve_all(waiters: &mut Vec<Actor>) {
     }
 }
 
-/// That the waiter behind looks again as soon as the window is over is proven in `lock-core/src/engine/queues/contender.rs`.
+/// That the waiter behind looks again as soon as the window is over is proven in `lock-core/src/engine/queues/candidate.rs`.
 #[tokio::test]
 async fn fault_06_stopped_waiter_at_the_head_costs_a_check_and_its_call_window() {
     let (server, run) = (RedisServer::start().await, Run::new("contention-stopped-waiter"));

@@ -53,3 +53,17 @@ impl fmt::Display for End {
         }
     }
 }
+
+/// The policy for scoped work when its lease is lost; set by [`LockRequest::on_lost`](crate::LockRequest::on_lost), which has examples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// The work is dropped at its current `.await`, and the error is returned.
+    #[default]
+    Cancel,
+    /// The work runs to its end, and then the error is returned instead of its result: for work that must not be
+    /// cancelled. Another holder may do the same work meanwhile.
+    Finish,
+    /// The loss is ignored and the result of the work is returned.
+    Ignore,
+}

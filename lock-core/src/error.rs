@@ -6,7 +6,7 @@ pub use self::{
     kind::{Argument, ErrorKind, LossReason},
 };
 
-use crate::{backend::Obstacle, info::Holder, mode::Mode};
+use crate::{backend::BusyReason, info::Holder, mode::Mode};
 
 mod build;
 mod case;
@@ -51,7 +51,7 @@ struct Inner {
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
     /// What is in the way of a request that finds the key busy, and the mode of the request.
-    obstacle: (Obstacle, Mode),
+    reason: (BusyReason, Mode),
     /// The holder of the busy key, if a process was asked, and how long ago.
     holder: Option<(Box<Holder>, Duration)>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
@@ -73,7 +73,7 @@ impl Error {
                 key: None,
                 detail: None,
                 remaining: None,
-                obstacle: (Obstacle::Holder, Mode::Exclusive),
+                reason: (BusyReason::Holder, Mode::Exclusive),
                 holder: None,
                 source: None,
             }),
@@ -97,22 +97,22 @@ impl Error {
     }
 
     /// Says what is in the way of a request in a mode.
-    pub(crate) fn blocked(mut self, by: Obstacle, mode: Mode) -> Self {
-        self.inner.obstacle = (by, mode);
+    pub(crate) fn blocked(mut self, by: BusyReason, mode: Mode) -> Self {
+        self.inner.reason = (by, mode);
         self
     }
 
     /// Says for how long the key was busy.
     pub(crate) fn busy_for(self, wait: Duration) -> Self {
-        let held = match self.inner.obstacle {
-            (Obstacle::Permits, Mode::Permits { total, take: 1 }) => format!("out of permits (it has {total})"),
-            (Obstacle::Permits, Mode::Permits { total, take }) => format!("short of {take} permits (it has {total})"),
-            (Obstacle::Waiters, _) => "kept for others that came first".to_owned(),
-            (Obstacle::Foreign, _) => "held by another library".to_owned(),
-            (Obstacle::OtherTotal { total }, mode) => {
+        let held = match self.inner.reason {
+            (BusyReason::Permits, Mode::Permits { total, take: 1 }) => format!("out of permits (it has {total})"),
+            (BusyReason::Permits, Mode::Permits { total, take }) => format!("short of {take} permits (it has {total})"),
+            (BusyReason::Waiters, _) => "kept for others that came first".to_owned(),
+            (BusyReason::Foreign, _) => "held by another library".to_owned(),
+            (BusyReason::OtherTotal { total }, mode) => {
                 format!("held by permits of another total (the key has {total}, and the request is for {mode})")
             }
-            (Obstacle::Holder | Obstacle::Permits, _) => "held by someone else".to_owned(),
+            (BusyReason::Holder | BusyReason::Permits, _) => "held by someone else".to_owned(),
         };
         self.detail(if wait.is_zero() {
             format!("{held}; wait for it, or try again later")
@@ -130,7 +130,7 @@ impl Error {
     /// Adds the holder of the busy key.
     pub(crate) fn held_by(mut self, holder: Box<Holder>, ago: Duration) -> Self {
         // Those that came first are in the way, and may wait for a holder that would not be.
-        if self.is_busy() && self.inner.obstacle.0 != Obstacle::Waiters {
+        if self.is_busy() && self.inner.reason.0 != BusyReason::Waiters {
             self.inner.holder = Some((holder, ago));
         }
         self
@@ -296,8 +296,8 @@ impl Error {
         if OF_HOLDERS.contains(&self.inner.attempt) {
             return Case::Lost;
         }
-        match self.inner.obstacle.0 {
-            Obstacle::Permits | Obstacle::OtherTotal { .. } if self.is_busy() => Case::Full,
+        match self.inner.reason.0 {
+            BusyReason::Permits | BusyReason::OtherTotal { .. } if self.is_busy() => Case::Full,
             _ => self.kind().case(),
         }
     }

@@ -17,7 +17,7 @@ pub use self::all::LockAllGuard;
 use crate::ErrorKind;
 use crate::{
     clock::Moment,
-    end::End,
+    end::{End, OnLost},
     engine::{
         Engine,
         hold::Hold,
@@ -25,10 +25,7 @@ use crate::{
     },
     error::{Error, HAND_OVER, LossReason},
     fencing::FencingToken,
-    future::{
-        protected::{OnLost, Protected},
-        release::Release,
-    },
+    future::release::Release,
     handover::Handover,
     lease::{Ended, Lease},
     mode::Mode,
@@ -69,7 +66,7 @@ pub struct LockGuard {
     held: Option<(Arc<Engine>, HoldId)>,
     lease: Lease,
     /// The policy for protected work when the lease is lost.
-    on_lost: OnLost,
+    pub(crate) on_lost: OnLost,
     /// Whether its drop frees the key at once, whatever `at_least` says: it protects work that has not returned, or the acquire is
     /// not over.
     unfinished: bool,
@@ -390,36 +387,6 @@ impl LockGuard {
         let left = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
         hold.finish(End::HandedOver);
         Ok(Handover::new(left.key().clone(), left.token, left.ttl))
-    }
-
-    /// Runs `work` for as long as the lease is held, then releases the lease: [`run`](crate::LockRequest::run) for an existing
-    /// guard, as a future that can be named.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Lost`] if the lease was lost while the work ran; the work was dropped, unless
-    /// [`on_lost`](Protected::on_lost) says otherwise.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the lease in the background. The key is then free at once, also with
-    /// [`at_least`](crate::LockRequest::at_least).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let guard = manager.lock("goods:1").await?;
-    /// let fence = guard.fencing_token();
-    /// let written = guard.protect(async move { format!("sold under {fence}") }).await?;
-    /// assert!(written.starts_with("sold"));
-    /// assert!(!manager.is_locked("goods:1").await?);
-    /// # Ok(()) }
-    /// ```
-    pub fn protect<F: Future>(self, work: F) -> Protected<F> {
-        let on_lost = self.on_lost;
-        Protected::new(self, work, on_lost)
     }
 }
 

@@ -164,10 +164,9 @@ pub use rustls;
 
 pub use crate::{
     builder::LockManagerBuilder,
-    end::End,
+    end::{End, OnLost},
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
     fencing::FencingToken,
-    future::protected::OnLost,
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     health::{Fault, Health, NodeHealth},

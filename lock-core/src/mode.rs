@@ -22,6 +22,25 @@ pub enum Mode {
     },
 }
 
+/// What is in the way of an acquire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BusyReason {
+    /// A lease of this library, or several that share the key.
+    Holder,
+    /// A lease of another library, which notifies no waiter.
+    Foreign,
+    /// Waiters who come first: the key was granted to one that may not have been notified yet, or has room that is theirs.
+    Waiters,
+    /// Permits of the total that is asked for: fewer are left than are wanted, or waiters come first.
+    Permits,
+    /// Permits of another total: the request waits until the last of them is given back.
+    OtherTotal {
+        /// How many permits the key has at present.
+        total: u32,
+    },
+}
+
 impl Mode {
     /// Returns whether a lease in this mode excludes all others.
     #[must_use]

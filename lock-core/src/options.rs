@@ -8,8 +8,8 @@ use std::time::Duration;
 #[cfg(doc)]
 use crate::{ErrorKind, LockGuard};
 use crate::{
+    end::OnLost,
     error::Argument,
-    future::protected::OnLost,
     replicas::Replicas,
     request::LockRequest,
     ttl::{MAX_TTL, Renewal, Ttl},

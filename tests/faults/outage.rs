@@ -136,7 +136,7 @@ async fn waiters_that_know_their_key_to_be_busy_outlast_a_stop_of_the_server() {
     }
     eventually(SOON, "they have a place", async || !server.keys("*queue:k").await.is_empty()).await;
     server.pause();
-    // Its wait ends long after the contender has asked in vain.
+    // Its wait ends long after the candidate has asked in vain.
     let hurried = tokio::spawn(manager.lock("k").wait(5 * TTL).acquire());
     let error = timeout(SOON, hurried).await.expect("it ends").expect("no panic").expect_err("its wait is over");
     assert_eq!(error.kind(), ErrorKind::Backend, "nobody knows who has the key: {error}");

@@ -42,8 +42,8 @@ fn growth(few: &History, many: &History, is_right: impl Fn(&[Violation])) -> f64
     least[1] / least[0]
 }
 
-/// Operations of contenders that keep every rule: four times as many as rounds.
-fn contenders(rounds: u32) -> History {
+/// Operations of candidates that keep every rule: four times as many as rounds.
+fn candidates(rounds: u32) -> History {
     let mut history = Vec::new();
     let keys = 7;
     for round in 0..rounds {
@@ -66,7 +66,7 @@ fn contenders(rounds: u32) -> History {
 
 #[test]
 fn a_hundred_thousand_operations_are_judged_in_a_time_that_grows_with_their_number() {
-    let growth = growth(&contenders(3_125), &contenders(25_000), |violations| {
+    let growth = growth(&candidates(3_125), &candidates(25_000), |violations| {
         assert!(violations.is_empty(), "{}", violations[0]);
     });
     assert!(growth < 30.0, "{growth} times as long");

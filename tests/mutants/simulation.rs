@@ -104,7 +104,7 @@ const RULES: [(&str, Mutant); 7] = [
 const SURVIVES: [(Mutant, &str); 12] = [
     (
         Mutant::RepeatSettles,
-        "it shows if an old copy comes after the release of a long lease; a test of contenders finds it",
+        "it shows if an old copy comes after the release of a long lease; a test of candidates finds it",
     ),
     (Mutant::RepeatKnown, "the same at one node, which the others outvote"),
     (

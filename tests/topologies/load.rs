@@ -35,7 +35,7 @@ impl Load {
         let (mut clients, keys) = (JoinSet::new(), Arc::<[String]>::from(keys));
         for client in 0..count {
             let name = format!("load{client}");
-            let client = Contender { manager: manager(url, &name).await, recorder: run.recorder(&name), ttl };
+            let client = Candidate { manager: manager(url, &name).await, recorder: run.recorder(&name), ttl };
             clients.spawn(client.rounds(name, Arc::clone(&keys), stopped.clone()));
         }
         Self { stop, clients }
@@ -89,13 +89,13 @@ fn is_unanswered(error: &str) -> bool {
     error.contains("the connection broke before")
 }
 
-struct Contender {
+struct Candidate {
     manager: LockManager,
     recorder: Arc<Recorder>,
     ttl: Duration,
 }
 
-impl Contender {
+impl Candidate {
     async fn rounds(self, name: String, keys: Arc<[String]>, stopped: watch::Receiver<bool>) -> Done {
         let client = Recorded::new(&self.manager, &self.recorder, "");
         let (mut dice, mut had, mut done) = (Dice::named(&name), 0, Done::default());

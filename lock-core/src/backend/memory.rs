@@ -190,7 +190,3 @@ impl Backend for MemoryBackend {
         })
     }
 }
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}

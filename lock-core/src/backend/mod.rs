@@ -55,6 +55,7 @@ pub use self::{
     calls::{Report, Reports},
     operation::AIMS_WITHIN,
 };
+pub use crate::mode::BusyReason;
 use crate::{
     clock::{Clock, SystemClock},
     health::NodeHealth,
@@ -373,25 +374,6 @@ impl Answer {
     }
 }
 
-/// What is in the way of an acquire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Obstacle {
-    /// A lease of this library, or several that share the key.
-    Holder,
-    /// A lease of another library, which notifies no waiter.
-    Foreign,
-    /// Waiters who come first: the key was granted to one that may not have been notified yet, or has room that is theirs.
-    Waiters,
-    /// Permits of the total that is asked for: fewer are left than are wanted, or waiters come first.
-    Permits,
-    /// Permits of another total: the request waits until the last of them is given back.
-    OtherTotal {
-        /// How many permits the key has at present.
-        total: u32,
-    },
-}
-
 /// The outcome of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -412,7 +394,7 @@ pub enum Outcome {
         /// The time to the expiry of the key, or `None` if the key has no ttl.
         remaining: Option<Duration>,
         /// What is in the way.
-        by: Obstacle,
+        by: BusyReason,
         /// The position in the queue, from 1 on, or `None` without a place.
         position: Option<u32>,
     },

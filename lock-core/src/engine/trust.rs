@@ -7,7 +7,7 @@
 //! **Why it is safe.** The grant is executed after the request that made the place, or refreshed it last, and gives T
 //! from then on. So `sent + T`, counted from the sending of that request, lies before the expiry of the key, however
 //! late the message is and whatever the server's clock did before. The message repeats `sent` and T as the place has
-//! them: the terms of the present contender, or what it asked for last, say nothing of a place that an older request
+//! them: the terms of the present candidate, or what it asked for last, say nothing of a place that an older request
 //! has made. Requests that come late or twice can only make `sent` older, which is safe.
 //!
 //! **A place trusts** ([`Placing::trusts_for`]) if
@@ -22,7 +22,7 @@
 //! check finds. It is what a waiter that is stopped costs the others, so it is no longer than that.
 //!
 //! **A message is trusted** ([`Told::holds`]) if
-//! * it comes from a store of one node, and its T is that of a trusting place: the contender may have had other terms
+//! * it comes from a store of one node, and its T is that of a trusting place: the candidate may have had other terms
 //!   when that place was made, for example before messages could reach this process;
 //! * this process can have asked for its T and `sent`: another client than the store may have forged the message;
 //! * no request that was sent after `sent` has been answered. If the key was not held for it then, it was executed
@@ -80,11 +80,11 @@ fn kept_for(check: Duration, round_trip: Duration) -> Duration {
     Duration::from_millis(u64::try_from(kept.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The message of a grant to the contender, and what is known beside it.
+/// The message of a grant to the candidate, and what is known beside it.
 #[derive(Debug)]
 pub(crate) struct Told<'a> {
     pub(crate) grant: &'a Grant,
-    /// The ttl of the contender.
+    /// The ttl of the candidate.
     pub(crate) ttl: Ttl,
     /// When the newest of its requests was sent that was answered.
     pub(crate) heard: Moment,
@@ -95,7 +95,7 @@ pub(crate) struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// For how long the grant keeps the key, if the contender holds by it; `None` if it has to confirm.
+    /// For how long the grant keeps the key, if the candidate holds by it; `None` if it has to confirm.
     pub(crate) fn holds(&self) -> Option<Ttl> {
         let Self { ttl, heard, check, round_trip, now, .. } = *self;
         let Grant { sent, lasts, of_one_node, .. } = *self.grant;

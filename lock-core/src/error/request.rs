@@ -6,7 +6,7 @@ use std::{panic::Location, time::Duration};
 
 use super::{Error, ErrorKind, LossReason};
 use crate::{
-    backend::{BackendError, Obstacle},
+    backend::{BackendError, BusyReason},
     end::End,
     key::LockKey,
     mode::Mode,
@@ -19,7 +19,7 @@ impl Error {
         self.naming(wire, prefix)
     }
 
-    pub(crate) fn busy(attempt: &'static str, key: &LockKey, by: Obstacle, mode: Mode) -> Self {
+    pub(crate) fn busy(attempt: &'static str, key: &LockKey, by: BusyReason, mode: Mode) -> Self {
         Self::new(ErrorKind::Busy, attempt).on(key).blocked(by, mode).busy_for(Duration::ZERO)
     }
 

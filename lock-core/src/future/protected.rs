@@ -11,7 +11,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 use crate::{
-    end::End,
+    end::{End, OnLost},
     engine::hold::Hold,
     error::{Error, ErrorKind, KEEP},
     flood::Flood,
@@ -59,18 +59,65 @@ pin_project! {
     }
 }
 
-/// The policy for scoped work when its lease is lost; set by [`LockRequest::on_lost`](crate::LockRequest::on_lost), which has examples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnLost {
-    /// The work is dropped at its current `.await`, and the error is returned.
-    #[default]
-    Cancel,
-    /// The work runs to its end, and then the error is returned instead of its result: for work that must not be
-    /// cancelled. Another holder may do the same work meanwhile.
-    Finish,
-    /// The loss is ignored and the result of the work is returned.
-    Ignore,
+impl LockGuard {
+    /// Runs `work` for as long as the lease is held, then releases the lease: [`run`](crate::LockRequest::run) for an existing
+    /// guard, as a future that can be named.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if the lease was lost while the work ran; the work was dropped, unless
+    /// [`on_lost`](Protected::on_lost) says otherwise.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lease in the background. The key is then free at once, also with
+    /// [`at_least`](crate::LockRequest::at_least).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// let fence = guard.fencing_token();
+    /// let written = guard.protect(async move { format!("sold under {fence}") }).await?;
+    /// assert!(written.starts_with("sold"));
+    /// assert!(!manager.is_locked("goods:1").await?);
+    /// # Ok(()) }
+    /// ```
+    pub fn protect<F: Future>(self, work: F) -> Protected<F> {
+        let on_lost = self.on_lost;
+        Protected::new(self, work, on_lost)
+    }
+}
+
+impl LockAllGuard {
+    /// Runs `work` for as long as all leases are held, then releases them; see [`LockGuard::protect`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if one lease was lost while the work ran; the work was dropped, unless
+    /// [`on_lost`](Protected::on_lost) says otherwise.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the leases in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
+    /// let sold = guard.protect(async { "sold both" }).await?;
+    /// assert_eq!(sold, "sold both");
+    /// assert!(!manager.is_locked("goods:1").await?);
+    /// # Ok(()) }
+    /// ```
+    pub fn protect<F: Future>(self, work: F) -> Protected<F> {
+        let on_lost = self.guards.first().map_or_else(OnLost::default, |guard| guard.on_lost);
+        Protected::all(self, work, on_lost)
+    }
 }
 
 /// One guard or several.

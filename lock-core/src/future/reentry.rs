@@ -5,7 +5,7 @@ use std::{cell::Cell, panic::Location, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
-    backend::Obstacle,
+    backend::BusyReason,
     engine::{Engine, hold::Hold},
     error::{ACQUIRE, Error},
     key::LockKey,
@@ -70,7 +70,7 @@ pub(crate) fn refuse(
         Some(hold) if hold.check().is_err() => Ok(()),
         Some(hold) if tries && !mode.is_exclusive() && !hold.mode().is_exclusive() => Ok(()),
         Some(hold) if tries => {
-            Err(Error::busy(ACQUIRE, key, Obstacle::Holder, hold.mode()).free_in(Some(hold.remaining())))
+            Err(Error::busy(ACQUIRE, key, BusyReason::Holder, hold.mode()).free_in(Some(hold.remaining())))
         }
         Some(hold) => Err(Error::would_deadlock(key, [hold.mode(), mode], here, hold.since)),
         None => Ok(()),

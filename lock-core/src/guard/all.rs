@@ -13,10 +13,7 @@ use crate::{
     end::End,
     error::Error,
     fencing::FencingToken,
-    future::{
-        protected::{OnLost, Protected},
-        release::ReleaseAll,
-    },
+    future::release::ReleaseAll,
     lease::Lease,
     leases::{EndedAll, Leases},
     ttl::Ttl,
@@ -45,7 +42,7 @@ use crate::{
 #[clippy::has_significant_drop]
 pub struct LockAllGuard {
     /// In the order of the keys' bytes.
-    guards: Vec<LockGuard>,
+    pub(crate) guards: Vec<LockGuard>,
     leases: Leases,
     waited: Duration,
 }
@@ -200,32 +197,5 @@ impl LockAllGuard {
     /// Dropping the future releases the leases in the background.
     pub fn release(self) -> ReleaseAll {
         ReleaseAll::new(self.guards.into_iter().map(LockGuard::release).collect())
-    }
-
-    /// Runs `work` for as long as all leases are held, then releases them; see [`LockGuard::protect`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::Lost`] if one lease was lost while the work ran; the work was dropped, unless
-    /// [`on_lost`](Protected::on_lost) says otherwise.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the leases in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
-    /// let sold = guard.protect(async { "sold both" }).await?;
-    /// assert_eq!(sold, "sold both");
-    /// assert!(!manager.is_locked("goods:1").await?);
-    /// # Ok(()) }
-    /// ```
-    pub fn protect<F: Future>(self, work: F) -> Protected<F> {
-        let on_lost = self.guards.first().map_or_else(OnLost::default, |guard| guard.on_lost);
-        Protected::all(self, work, on_lost)
     }
 }

@@ -4,7 +4,7 @@ use futures_util::future::join;
 
 use super::{LockManager, answers::Answers};
 use crate::{
-    backend::{BackendError, Batch, Obstacle, Operation, Outcome},
+    backend::{BackendError, Batch, BusyReason, Operation, Outcome},
     engine::inquiry::message::Subject,
     error::Error,
     info::{Held, KeyInfo},
@@ -142,7 +142,7 @@ impl LockManager {
 fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
     match outcome {
         Outcome::Busy { remaining, by, .. } => {
-            let foreign = by == Obstacle::Foreign;
+            let foreign = by == BusyReason::Foreign;
             Ok(Some(Held { remaining, foreign, leases: 1, permits: 0, first: remaining }))
         }
         Outcome::Shared { leases, permits, first, last } => {

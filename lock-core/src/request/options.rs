@@ -5,7 +5,7 @@ use std::{panic::Location, time::Duration};
 use super::LockRequest;
 #[cfg(doc)]
 use crate::ErrorKind;
-use crate::{future::protected::OnLost, options::LeaseOptions};
+use crate::{end::OnLost, options::LeaseOptions};
 
 impl<K> LockRequest<K> {
     /// Sets the options that are set in `options`; all others stay as they are.

@@ -14,7 +14,7 @@ mod shares;
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Backend, Batch, Calls, Obstacle, Operation, Outcome, Release, Renew, Reports, Token},
+    backend::{Acquire, Backend, Batch, Calls, BusyReason, Operation, Outcome, Release, Renew, Reports, Token},
     clock::Moment,
     key::LockKey,
 };
@@ -140,7 +140,7 @@ impl Suite<'_> {
         let (key, one, two) = (self.key(), self.token(), self.token());
         assert!(self.acquire(&key, one, LONG).await.is_some(), "a free key is held");
         match self.call(acquire(&key, two, LONG)).await {
-            Outcome::Busy { remaining: Some(remaining), by: Obstacle::Holder, .. } => {
+            Outcome::Busy { remaining: Some(remaining), by: BusyReason::Holder, .. } => {
                 assert!(remaining <= LONG && remaining > LONG / 2, "busy tells what the holder's ttl has left");
             }
             // See `acquire`.
@@ -337,7 +337,7 @@ impl Suite<'_> {
         assert_eq!(self.call(inspect.clone()).await, Outcome::Gone, "nobody holds a free key");
         self.acquire(&key, one, LONG).await;
         match self.call(inspect).await {
-            Outcome::Busy { remaining: Some(remaining), by: Obstacle::Holder, .. } => assert!(remaining <= LONG),
+            Outcome::Busy { remaining: Some(remaining), by: BusyReason::Holder, .. } => assert!(remaining <= LONG),
             outcome => panic!("a held key is busy, not {outcome:?}"),
         }
     }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{BackendError, Grant, Obstacle, Operation, Outcome, Token},
+    backend::{BackendError, Grant, BusyReason, Operation, Outcome, Token},
     key::LockKey,
 };
 
@@ -286,9 +286,9 @@ fn setter(sender: Option<(usize, u64)>, ttl: Duration) -> Option<usize> {
 fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {
     let remaining = Some(Duration::from_millis(entry.expires - now));
     let by = match entry.holder {
-        Holder::Foreign(_) => Obstacle::Foreign,
-        _ if entry.reserved => Obstacle::Waiters,
-        _ => Obstacle::Holder,
+        Holder::Foreign(_) => BusyReason::Foreign,
+        _ if entry.reserved => BusyReason::Waiters,
+        _ => BusyReason::Holder,
     };
     Outcome::Busy { remaining, by, position }
 }

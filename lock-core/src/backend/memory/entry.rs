@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::{
-    backend::{Obstacle, Outcome, Token},
+    backend::{BusyReason, Outcome, Token},
     clock::Moment,
     mode::Mode,
 };
@@ -53,7 +53,7 @@ impl Entry {
     pub(super) fn inspected(&self, now: Moment) -> Outcome {
         let last = self.expires().since(now);
         if self.mode().is_exclusive() {
-            return Outcome::Busy { remaining: Some(last), by: Obstacle::Holder, position: None };
+            return Outcome::Busy { remaining: Some(last), by: BusyReason::Holder, position: None };
         }
         let first = self.shares.iter().map(|share| share.expires).min().map_or(last, |end| end.since(now));
         let leases = u32::try_from(self.shares.len()).unwrap_or(u32::MAX);
@@ -70,15 +70,15 @@ impl Entry {
     pub(super) fn busy(&self, now: Moment, mode: Mode, comes_later: bool, position: Option<u32>) -> Outcome {
         let by = match (self.mode(), mode) {
             (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
-                Obstacle::OtherTotal { total }
+                BusyReason::OtherTotal { total }
             }
-            (Mode::Permits { .. }, Mode::Permits { .. }) => Obstacle::Permits,
-            _ if comes_later || self.shares.iter().any(|share| share.reserved) => Obstacle::Waiters,
-            _ => Obstacle::Holder,
+            (Mode::Permits { .. }, Mode::Permits { .. }) => BusyReason::Permits,
+            _ if comes_later || self.shares.iter().any(|share| share.reserved) => BusyReason::Waiters,
+            _ => BusyReason::Holder,
         };
         let ends = self.shares.iter().map(|share| share.expires);
         // The first permits that are given back may be enough.
-        let is_soonest = matches!(self.mode(), Mode::Permits { .. }) && !matches!(by, Obstacle::OtherTotal { .. });
+        let is_soonest = matches!(self.mode(), Mode::Permits { .. }) && !matches!(by, BusyReason::OtherTotal { .. });
         let remaining = if is_soonest { ends.min() } else { ends.max() }.map(|end| end.since(now));
         Outcome::Busy { remaining, by, position }
     }

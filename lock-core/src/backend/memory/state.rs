@@ -3,14 +3,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use smallvec::SmallVec;
 
-use super::{
-    entry::{Entry, Share},
-    micros,
-};
+use super::entry::{Entry, Share};
 use crate::{
     backend::{AIMS_WITHIN, Acquire, Batch, Calls, Grant, Operation, Outcome, Outcomes, Place, Release, Token},
     clock::Moment,
@@ -266,4 +264,8 @@ impl State {
             });
         }
     }
+}
+
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -15,7 +15,7 @@ use super::{
     verdict::{Certainty, Row, Verdict},
 };
 use crate::{
-    backend::{Answer, BackendError, Batch, Obstacle, Operation, Outcome, Outcomes, Token},
+    backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome, Outcomes, Token},
     error::ErrorKind,
 };
 
@@ -125,7 +125,7 @@ impl Ballot {
             let is_believed = asked.clone().next().is_some() && !asked.any(|(_, seat)| seat.is_granted());
             let vote = match &row[self.queue_node].vote {
                 Vote::Waiting | Vote::Away if !is_late => continue,
-                Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }) => Vote::Spared,
+                Vote::Said(Outcome::Busy { by: BusyReason::Waiters, .. }) => Vote::Spared,
                 Vote::Said(Outcome::Busy { position, .. })
                     if !is_believed
                         || waits_for_turn(&self.operations[item]) && position.is_none_or(|position| position <= 1) =>

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use crate::backend::{BackendError, Obstacle, Outcome};
+use crate::backend::{BackendError, BusyReason, Outcome};
 
 /// The answer of one node to one operation.
 #[derive(Clone, Debug, Default)]
@@ -138,7 +138,7 @@ pub(super) fn holders(row: &[Seat]) -> (Option<Duration>, bool) {
     let mut any_foreign = false;
     for seat in row {
         let (remaining, foreign) = match seat.said() {
-            Some(Outcome::Busy { remaining, by, .. }) => (*remaining, *by == Obstacle::Foreign),
+            Some(Outcome::Busy { remaining, by, .. }) => (*remaining, *by == BusyReason::Foreign),
             Some(Outcome::Shared { last, .. }) => (Some(*last), false),
             _ => continue,
         };

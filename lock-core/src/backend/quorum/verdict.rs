@@ -4,7 +4,7 @@ use super::{
     majority::{majority, too_few},
     seat::{FenceBlock, Seat, Tally, Vote, failures, holders, shares},
 };
-use crate::backend::{BackendError, Obstacle, Operation, Outcome};
+use crate::backend::{BackendError, BusyReason, Operation, Outcome};
 
 /// How far a vote has come.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl Row<'_> {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;
         // Its key is kept for another, who comes first at the other nodes too.
-        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }));
+        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: BusyReason::Waiters, .. }));
         let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };
@@ -133,7 +133,7 @@ impl Row<'_> {
         if said(|outcome| matches!(outcome, Outcome::Busy { .. })) {
             let (remaining, foreign) = holders(self.seats);
             let by = match &self.seats[self.queue_node].vote {
-                Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }) if !foreign => Obstacle::Waiters,
+                Vote::Said(Outcome::Busy { by: BusyReason::Waiters, .. }) if !foreign => BusyReason::Waiters,
                 _ => holder(foreign),
             };
             Outcome::Busy { remaining, by, position: self.position() }
@@ -228,6 +228,6 @@ impl Row<'_> {
     }
 }
 
-fn holder(foreign: bool) -> Obstacle {
-    if foreign { Obstacle::Foreign } else { Obstacle::Holder }
+fn holder(foreign: bool) -> BusyReason {
+    if foreign { BusyReason::Foreign } else { BusyReason::Holder }
 }

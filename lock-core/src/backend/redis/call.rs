@@ -16,7 +16,7 @@ use super::{
     way::Way,
 };
 use crate::{
-    backend::{Acquire, Answer, BackendError, Batch, Obstacle, Operation, Outcome},
+    backend::{Acquire, Answer, BackendError, Batch, BusyReason, Operation, Outcome},
     error::ErrorKind,
 };
 
@@ -335,7 +335,7 @@ fn too_late(way: &Way<'_>, batch: &[Operation], error: &RedisError, tried: &Trie
     let is_moving = matches!(code, "ASK" | "TRYAGAIN") && tried.unanswered.is_none();
     let mut answer = Answer::new(batch.iter().map(|operation| match operation {
         Operation::Acquire(Acquire { from: None, .. }) if is_moving => {
-            Ok(Outcome::Busy { remaining: Some(SOON), by: Obstacle::Foreign, position: None })
+            Ok(Outcome::Busy { remaining: Some(SOON), by: BusyReason::Foreign, position: None })
         }
         _ => Err(failed.clone()),
     }));

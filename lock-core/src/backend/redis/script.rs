@@ -11,7 +11,7 @@ use super::{
     source::SOURCE,
 };
 use crate::{
-    backend::{Answer, BackendError, Obstacle, Operation, Outcome, Outcomes, Place},
+    backend::{Answer, BackendError, BusyReason, Operation, Outcome, Outcomes, Place},
     clock::Moment,
 };
 
@@ -215,10 +215,10 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
             // PTTL is negative for a key without a ttl.
             let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);
             let by = match next()? {
-                0 => Obstacle::Holder,
-                1 => Obstacle::Foreign,
-                2 => Obstacle::Waiters,
-                3 => Obstacle::Permits,
+                0 => BusyReason::Holder,
+                1 => BusyReason::Foreign,
+                2 => BusyReason::Waiters,
+                3 => BusyReason::Permits,
                 _ => return None,
             };
             Outcome::Busy { remaining, by, position: position(next()?)? }
@@ -234,7 +234,7 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
             let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);
             Outcome::Busy {
                 remaining,
-                by: Obstacle::OtherTotal { total: count(next()?)? },
+                by: BusyReason::OtherTotal { total: count(next()?)? },
                 position: position(next()?)?,
             }
         }

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::{script, slot::Tag, upkeep};
 use crate::{
-    backend::{Acquire, Grant, Obstacle, Operation, Outcome, Place, Release, Renew, Token},
+    backend::{Acquire, Grant, BusyReason, Operation, Outcome, Place, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
@@ -46,8 +46,8 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         }),
         (proptest::option::of(ms()), 0..5_usize, any::<u32>(), position()).prop_map(
             |(remaining, kind, total, position)| {
-                let other = Obstacle::OtherTotal { total };
-                let by = [Obstacle::Holder, Obstacle::Foreign, Obstacle::Waiters, Obstacle::Permits, other][kind];
+                let other = BusyReason::OtherTotal { total };
+                let by = [BusyReason::Holder, BusyReason::Foreign, BusyReason::Waiters, BusyReason::Permits, other][kind];
                 Outcome::Busy { remaining, by, position }
             }
         ),
@@ -70,16 +70,16 @@ fn said(outcome: &Outcome) -> Vec<Value> {
     let ms = |duration: Duration| number(duration.as_millis() as u64);
     let numbers = match *outcome {
         Outcome::Held { fence, block, was_free } => vec![1, number(fence), i64::from(block), i64::from(was_free)],
-        Outcome::Busy { remaining, by: Obstacle::OtherTotal { total }, position } => {
+        Outcome::Busy { remaining, by: BusyReason::OtherTotal { total }, position } => {
             vec![6, remaining.map_or(-1, ms), i64::from(total), i64::from(position.unwrap_or(0))]
         }
         Outcome::Busy { remaining, by, position } => {
             let kind = match by {
-                Obstacle::Holder => 0,
-                Obstacle::Foreign => 1,
-                Obstacle::Waiters => 2,
-                Obstacle::Permits => 3,
-                Obstacle::OtherTotal { .. } => unreachable!("it has a code of its own"),
+                BusyReason::Holder => 0,
+                BusyReason::Foreign => 1,
+                BusyReason::Waiters => 2,
+                BusyReason::Permits => 3,
+                BusyReason::OtherTotal { .. } => unreachable!("it has a code of its own"),
             };
             vec![2, remaining.map_or(-1, ms), kind, i64::from(position.unwrap_or(0))]
         }
@@ -137,7 +137,7 @@ fn replies_that_were_found_to_matter_are_refused() {
         assert!(script::answer(reply.clone(), 0, false, "redis:6379").is_err(), "{reply:?}");
     }
     let endless = script::answer(array(&[2, -1, 1, 0, 0]), 1, false, "redis:6379").unwrap();
-    let busy = Outcome::Busy { remaining: None, by: Obstacle::Foreign, position: None };
+    let busy = Outcome::Busy { remaining: None, by: BusyReason::Foreign, position: None };
     assert!(matches!(endless.outcomes[..], [Ok(outcome)] if outcome == busy), "a key without a ttl");
     // An error whose text is not UTF-8 is still an error.
     for text in [Value::Nil, Value::Int(7), Value::BulkString(vec![0xff])] {

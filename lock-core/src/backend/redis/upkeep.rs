@@ -74,7 +74,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         if let Some(lost) = lost.take() {
             log!(info, address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "reconnected");
         }
-        // `listening` makes the contenders ask again over this connection, whose channel is subscribed by now. `connected` has all leases
+        // `listening` makes the candidates ask again over this connection, whose channel is subscribed by now. `connected` has all leases
         // renewed, because this may be another server, or one that has lost its data.
         calls.listening(listening);
         calls.connected();

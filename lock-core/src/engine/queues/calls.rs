@@ -23,7 +23,7 @@ pub(crate) type Calls = SmallVec<[(CallId, Batch); 1]>;
 /// A request that waits to be sent. Rare variants are boxed, since each variant makes all others as large.
 #[derive(Debug)]
 pub(crate) enum Item {
-    /// The acquire of a contender.
+    /// The acquire of a candidate.
     Ask(LockKey, Token),
     Release(Parting, Doubt, Asked),
     /// Another block of fencing tokens.
@@ -54,7 +54,7 @@ pub(crate) struct List {
 /// The purpose of an operation in flight.
 #[derive(Debug)]
 pub(crate) enum Purpose {
-    /// The acquire of a contender, and until when it can block others.
+    /// The acquire of a candidate, and until when it can block others.
     Ask(LockKey, Token, Moment),
     /// With its entry in the clean-up list.
     Release(usize, Asked),

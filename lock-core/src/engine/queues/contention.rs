@@ -1,4 +1,4 @@
-//! The requests of a key's contender, their answers, and grants.
+//! The requests of a key's candidate, their answers, and grants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,11 +8,11 @@ use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
     TOTALS,
     calls::{Item, RoundTrip},
-    contender::{Contender, LONGEST_CHECK, Refusal},
+    candidate::{Candidate, LONGEST_CHECK, Refusal},
     line::{Standing, WaiterId},
 };
 use crate::{
-    backend::{self, BackendError, Grant, Notice, Obstacle, Outcome, Place, Token},
+    backend::{self, BackendError, Grant, Notice, BusyReason, Outcome, Place, Token},
     clock::Moment,
     end::End,
     engine::{
@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl Queues {
-    /// Takes the answer to a contender's request. An answer for a contender that is over is ignored: its token is on the
+    /// Takes the answer to a candidate's request. An answer for a candidate that is over is ignored: its token is on the
     /// clean-up list, or its tenure goes on.
     pub(crate) fn acquired(
         &mut self,
@@ -34,16 +34,16 @@ impl Queues {
         result: Result<Outcome, BackendError>,
         trip: RoundTrip,
     ) {
-        let contender = self.lines.contender(key, token).map(|(_, contender)| contender);
-        let held_up = contender.is_some_and(|contender| std::mem::take(&mut contender.asks_without_place));
-        self.contender_answered(key, token, result, trip);
+        let candidate = self.lines.candidate(key, token).map(|(_, candidate)| candidate);
+        let held_up = candidate.is_some_and(|candidate| std::mem::take(&mut candidate.asks_without_place));
+        self.candidate_answered(key, token, result, trip);
         if held_up {
             // Those behind it, who did not ask before its request had a place. It is sent before theirs.
             self.contend_next(key);
         }
     }
 
-    fn contender_answered(
+    fn candidate_answered(
         &mut self,
         key: &LockKey,
         token: Token,
@@ -53,39 +53,39 @@ impl Queues {
         let RoundTrip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
             self.record_round_trip(now.since(sent));
-            self.trouble = None;
+            self.last_error = None;
         }
-        let Some((id, contender)) = self.lines.contender(key, token) else {
+        let Some((id, candidate)) = self.lines.candidate(key, token) else {
             return self.answered_late(key, token, result, sent, now);
         };
         let refusal = match result {
             Ok(Outcome::Held { fence, block, .. }) => {
-                contender.answered(sent, epoch, repeated);
-                let doubt = contender.doubt();
+                candidate.answered(sent, epoch, repeated);
+                let doubt = candidate.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: None };
                 return self.held(key, id, acquired, now);
             }
             Ok(Outcome::Busy { remaining, by, position }) => Refusal { remaining, by, position },
             Ok(Outcome::NotFree) => {
-                contender.answered(sent, epoch, repeated);
-                contender.may_hold(true);
-                self.lately.found_busy(key, now);
+                candidate.answered(sent, epoch, repeated);
+                candidate.may_hold(true);
+                self.recently_busy.found_busy(key, now);
                 return self.ask(key, token, false);
             }
             Ok(Outcome::Split { remaining, foreign }) => {
-                contender.answered(sent, epoch, repeated);
-                self.lately.found_busy(key, now);
+                candidate.answered(sent, epoch, repeated);
+                self.recently_busy.found_busy(key, now);
                 self.replace_split_token(id, now);
-                let by = if foreign { Obstacle::Foreign } else { Obstacle::Holder };
+                let by = if foreign { BusyReason::Foreign } else { BusyReason::Holder };
                 return self.refused(id, Refusal { remaining, by, position: None }, now);
             }
             Ok(outcome) => {
                 return self.fail(key, &Error::backend(ACQUIRE, Some(key), BackendError::unexpected(outcome)), now);
             }
             Err(error) => {
-                let outdated = contender.failed(sent, error.may_have_happened());
+                let outdated = candidate.failed(sent, error.may_have_happened());
                 // The script is asked next time instead of the transaction: its errors name the command that was refused.
-                self.lately.found_busy(key, now);
+                self.recently_busy.found_busy(key, now);
                 return match error.kind() {
                     // A later request was answered, so the failure of an older one says nothing about the backend now.
                     ErrorKind::Backend if outdated => {}
@@ -94,13 +94,13 @@ impl Queues {
                 };
             }
         };
-        contender.answered(sent, epoch, repeated);
-        contender.may_hold(false);
-        self.lately.found_busy(key, now);
+        candidate.answered(sent, epoch, repeated);
+        candidate.may_hold(false);
+        self.recently_busy.found_busy(key, now);
         self.refused(id, refusal, now);
     }
 
-    /// Takes the answer to a request of a contender that is over.
+    /// Takes the answer to a request of a candidate that is over.
     fn answered_late(
         &mut self,
         key: &LockKey,
@@ -132,30 +132,30 @@ impl Queues {
         self.tenures_of(key).find(|tenure| self.tenures.token(*tenure) == Some(token))
     }
 
-    /// Cleans up the token of a contender, which some nodes may have, and gives it another.
+    /// Cleans up the token of a candidate, which some nodes may have, and gives it another.
     fn replace_split_token(&mut self, id: WaiterId, now: Moment) {
         let anew = self.token();
         let waiter = self.lines.waiter(id);
         let anew = anew.in_mode(waiter.terms.mode);
-        let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
-        let parting = Parting::at_once(waiter.key.clone(), contender.token).with_place().quietly();
-        self.cleanup.push(parting, contender.doubt(), now);
+        let Standing::InLine(Some(candidate)) = &mut waiter.state else { return };
+        let parting = Parting::at_once(waiter.key.clone(), candidate.token).with_place().quietly();
+        self.cleanup.push(parting, candidate.doubt(), now);
         // The release of the old token may be executed late. It would end the next lease if that had the same token.
-        contender.begin_anew(anew);
+        candidate.begin_anew(anew);
     }
 
-    /// The contender did not get the key: it waits, unless it only tries or its time is over.
+    /// The candidate did not get the key: it waits, unless it only tries or its time is over.
     fn refused(&mut self, id: WaiterId, refusal: Refusal, now: Moment) {
         let waiter = self.lines.waiter(id);
-        let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
-        if let Obstacle::OtherTotal { total } = refusal.by
+        let Standing::InLine(Some(candidate)) = &mut waiter.state else { return };
+        if let BusyReason::OtherTotal { total } = refusal.by
             && now >= self.totals_told
         {
             self.totals_told = now + TOTALS;
             self.deferred.waits_for_other_total(waiter.key.clone(), waiter.terms.mode, total);
         }
-        contender.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
-        let pause = contender.pause(refusal, self.listening && !self.calls_refused, self.random.random());
+        candidate.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
+        let pause = candidate.pause(refusal, self.listening && !self.calls_refused, self.random.random());
         self.note_busy(id, now);
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
@@ -178,11 +178,11 @@ impl Queues {
     pub(crate) fn granted(&mut self, grant: Grant, now: Moment) {
         self.calls_refused = false;
         let round_trip = Duration::from_nanos(self.round_trip);
-        if let Some((id, contender)) = self.lines.contender(&grant.key, grant.token) {
+        if let Some((id, candidate)) = self.lines.candidate(&grant.key, grant.token) {
             if grant.out_of_turn {
                 return;
             }
-            let heard = contender.heard();
+            let heard = candidate.heard();
             let ttl = self.lines.waiter(id).terms.ttl;
             let told = Told { grant: &grant, ttl, heard, check: LONGEST_CHECK, round_trip, now };
             return match told.holds() {
@@ -215,7 +215,7 @@ impl Queues {
         if let Some(entry) = in_flight.find(|entry| self.cleanup.is_of(*entry, token)) {
             return self.cleanup.release_again(entry, doubt.until);
         }
-        let is_over = self.lines.contender(&key, token).is_none()
+        let is_over = self.lines.candidate(&key, token).is_none()
             && !self.handed_over.contains_key(&token)
             && self.tenure_of(&key, token).is_none();
         if is_over {
@@ -243,12 +243,12 @@ impl Queues {
 
     /// Takes note of whether messages can reach this process.
     ///
-    /// While the connection was away, messages were lost, and places with it if the server was replaced. So every contender asks again,
+    /// While the connection was away, messages were lost, and places with it if the server was replaced. So every candidate asks again,
     /// which makes its place once more and finds a grant that was missed. Otherwise each would wait for its next check.
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
         self.calls_refused = false;
-        self.ask_again(|contender| contender.trouble.is_some() || listening && contender.answered);
+        self.ask_again(|candidate| candidate.last_error.is_some() || listening && candidate.answered);
     }
 
     /// Starts again after the engine's task has ended and its requests with it.
@@ -262,8 +262,8 @@ impl Queues {
         self.clean_up_ended(ended, now);
         self.deferred.lost_more(self.losses.take_all());
         self.end_inquiries();
-        self.ask_again(|contender| {
-            contender.abandon_requests();
+        self.ask_again(|candidate| {
+            candidate.abandon_requests();
             true
         });
         // The task that would send these requests has ended with its runtime. A future that is polled on another runtime starts the next
@@ -300,15 +300,15 @@ impl Queues {
         }
     }
 
-    /// Has the contender's request sent: before all others if it confirms a grant, which does not last.
+    /// Has the candidate's request sent: before all others if it confirms a grant, which does not last.
     pub(super) fn ask(&mut self, key: &LockKey, token: Token, confirms: bool) {
-        let Some((id, contender)) = self.lines.contender(key, token) else { return };
-        let was_queued = std::mem::replace(&mut contender.queued, true);
+        let Some((id, candidate)) = self.lines.candidate(key, token) else { return };
+        let was_queued = std::mem::replace(&mut candidate.queued, true);
         // The confirmation overtakes a check that waits already. That check is not sent when its turn comes.
-        if was_queued && (!confirms || std::mem::replace(&mut contender.confirms, true)) {
+        if was_queued && (!confirms || std::mem::replace(&mut candidate.confirms, true)) {
             return;
         }
-        contender.confirms = confirms;
+        candidate.confirms = confirms;
         // The waiter's own key is used: the key of a message does not say how much of it is the manager's prefix.
         let own = self.lines.waiter(id).key.clone();
         let item = Item::Ask(own, token);
@@ -319,13 +319,13 @@ impl Queues {
         }
     }
 
-    pub(super) fn ask_again(&mut self, whether: impl Fn(&mut Contender) -> bool) {
+    pub(super) fn ask_again(&mut self, whether: impl Fn(&mut Candidate) -> bool) {
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
-            if let Standing::InLine(Some(contender)) = &mut waiter.state
-                && whether(contender)
+            if let Standing::InLine(Some(candidate)) = &mut waiter.state
+                && whether(candidate)
             {
-                let (key, token) = (waiter.key.clone(), contender.token);
+                let (key, token) = (waiter.key.clone(), candidate.token);
                 self.ask(&key, token, false);
             }
         }

@@ -3,11 +3,11 @@
 use super::{
     Queues, TURN,
     calls::Item,
-    contender::{CHECK, Contender},
+    candidate::{CHECK, Candidate},
     line::{Line, Standing, WaiterId},
 };
 use crate::{
-    backend::{Grant, Obstacle},
+    backend::{Grant, BusyReason},
     clock::Moment,
     engine::{
         cleanup::Parting,
@@ -32,7 +32,7 @@ impl Queues {
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.pulse, now) else { return false };
         // It has a place of its own if it contended behind others who shared the key or have left since.
-        if let Some((parting, doubt)) = self.lines.contender_of(next).and_then(|contender| contender.parting(&key)) {
+        if let Some((parting, doubt)) = self.lines.candidate_of(next).and_then(|candidate| candidate.parting(&key)) {
             self.cleanup.push(parting, doubt, now);
         }
         self.offer(next, offer, now);
@@ -56,7 +56,7 @@ impl Queues {
         self.wake(id);
     }
 
-    /// Begins a tenure, since the contender's request was granted.
+    /// Begins a tenure, since the candidate's request was granted.
     pub(super) fn held(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
@@ -80,11 +80,11 @@ impl Queues {
         self.begin_tenure(key, id, &terms, acquired, now);
     }
 
-    /// Begins a tenure by a grant that the contender trusts, and that keeps the key for `kept`.
+    /// Begins a tenure by a grant that the candidate trusts, and that keeps the key for `kept`.
     pub(super) fn holds_by(&mut self, id: WaiterId, grant: &Grant, kept: Ttl, now: Moment) {
         let waiter = self.lines.waiter(id);
-        let Standing::InLine(Some(contender)) = &waiter.state else { return };
-        let doubt = trust::doubt(contender.doubt(), kept, now);
+        let Standing::InLine(Some(candidate)) = &waiter.state else { return };
+        let doubt = trust::doubt(candidate.doubt(), kept, now);
         // The waiter's own key, not that of the message: the message does not say how much of it is the manager's prefix, and errors
         // and guards show the key without the prefix.
         let (own, terms) = (waiter.key.clone(), waiter.terms);
@@ -124,11 +124,11 @@ impl Queues {
     pub(super) fn dismiss(&mut self, id: WaiterId, error: Error, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
-        let contender = self.lines.take_out(id, Standing::Failed(error));
+        let candidate = self.lines.take_out(id, Standing::Failed(error));
         self.wheel.unset(id);
         self.wake(id);
-        match contender {
-            Some(contender) => self.hand_on_place(&key, contender, &terms, tries, now),
+        match candidate {
+            Some(candidate) => self.hand_on_place(&key, candidate, &terms, tries, now),
             None => self.contend_next(&key),
         }
     }
@@ -136,21 +136,21 @@ impl Queues {
     /// Fails all waiters of a key, since the backend's answer is the same for all of them.
     pub(super) fn fail(&mut self, key: &LockKey, error: &Error, now: Moment) {
         while let Some(id) = self.lines.first(key) {
-            let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
+            let candidate = self.lines.take_out(id, Standing::Failed(error.clone()));
             self.wheel.unset(id);
             self.wake(id);
-            if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
+            if let Some((parting, doubt)) = candidate.and_then(|candidate| candidate.parting(key)) {
                 self.cleanup.push(parting, doubt, now);
             }
         }
         self.lines.tidy(key);
     }
 
-    /// Passes the place of a contender that has given up to the next waiter with the same terms, or leaves the place.
+    /// Passes the place of a candidate that has given up to the next waiter with the same terms, or leaves the place.
     pub(super) fn hand_on_place(
         &mut self,
         key: &LockKey,
-        contender: Contender,
+        candidate: Candidate,
         terms: &Terms,
         tries: bool,
         now: Moment,
@@ -158,16 +158,16 @@ impl Queues {
         if let Some(next) = self.lines.first(key) {
             // The place of a reader goes to nobody: its token shares the key. The writer behind it usually contends, but not if it came while
             // this process held the key.
-            let is_next = terms.mode.is_exclusive() && !self.lines.is_contender(next);
+            let is_next = terms.mode.is_exclusive() && !self.lines.is_candidate(next);
             let waiter = self.lines.waiter(next);
             if is_next && !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
-                let token = contender.token;
-                // The place was made for the former contender. If no message can reach it (it was made before this process listened,
-                // or the holder is another library, which notifies nobody), the new contender has to ask at once, or it would
+                let token = candidate.token;
+                // The place was made for the former candidate. If no message can reach it (it was made before this process listened,
+                // or the holder is another library, which notifies nobody), the new candidate has to ask at once, or it would
                 // wait for its next check.
-                let is_called = contender.callable && self.listening && contender.by != Obstacle::Foreign;
+                let is_called = candidate.callable && self.listening && candidate.by != BusyReason::Foreign;
                 let asks = !is_called;
-                waiter.state = Standing::InLine(Some(contender));
+                waiter.state = Standing::InLine(Some(candidate));
                 self.look_at(next, now + CHECK);
                 if asks {
                     self.ask(key, token, false);
@@ -175,7 +175,7 @@ impl Queues {
                 return;
             }
         }
-        if let Some((parting, doubt)) = contender.parting(key) {
+        if let Some((parting, doubt)) = candidate.parting(key) {
             self.cleanup.push(parting, doubt, now);
         }
         self.contend_next(key);
@@ -229,13 +229,13 @@ impl Queues {
         }
     }
 
-    /// Makes a waiter at the front a contender, with a token of its own.
+    /// Makes a waiter at the front a candidate, with a token of its own.
     fn contend(&mut self, id: WaiterId) {
         let token = self.token();
         let waiter = self.lines.waiter(id);
         let token = token.in_mode(waiter.terms.mode);
-        let contender = Contender::new(token);
-        waiter.state = Standing::InLine(Some(contender));
+        let candidate = Candidate::new(token);
+        waiter.state = Standing::InLine(Some(candidate));
         let key = waiter.key.clone();
         self.ask(&key, token, false);
     }

@@ -93,12 +93,12 @@ impl Queues {
     /// are in nobody's way. A key that was busy lately is asked for in the line, too.
     pub(crate) fn is_quiet(&self, key: &LockKey, mode: Mode, now: Moment) -> bool {
         let is_held = mode.is_exclusive() && self.beside.contains_key(key);
-        !is_held && self.lines.of(key).is_none() && !self.lately.was_busy(key, now)
+        !is_held && self.lines.of(key).is_none() && !self.recently_busy.was_busy(key, now)
     }
 
     /// Takes note that another holder has a key.
     pub(crate) fn found_busy(&mut self, key: &LockKey, now: Moment) {
-        self.lately.found_busy(key, now);
+        self.recently_busy.found_busy(key, now);
     }
 
     /// Has the tokens of tenures that ended by themselves cleaned up, and lets the next waiters contend.

@@ -145,9 +145,9 @@ impl Queues {
         }
         for key in keys.into_iter().filter(|_| and_waiters) {
             let mut place = 0;
-            for (waiter, contender) in self.lines.waiters_of(key) {
-                // The others of a process stand behind its contender.
-                place = contender.and_then(|contender| contender.position).unwrap_or(place + 1);
+            for (waiter, candidate) in self.lines.waiters_of(key) {
+                // The others of a process stand behind its candidate.
+                place = candidate.and_then(|candidate| candidate.position).unwrap_or(place + 1);
                 if !waiter.tries {
                     draft.waiter(key, &waiter.terms, now.since(waiter.asked), place)?;
                 }

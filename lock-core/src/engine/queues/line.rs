@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc, task::Waker};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::contender::Contender;
+use super::candidate::Candidate;
 use crate::{
     backend::Token,
     clock::Moment,
@@ -83,8 +83,8 @@ pub(crate) struct Waiter {
 
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// In line; those at its [front](Front) are contenders, unless they came while the process possessed the key.
-    InLine(Option<Contender>),
+    /// In line; those at its [front](Front) are candidates, unless they came while the process possessed the key.
+    InLine(Option<Candidate>),
     /// Its turn has come: the hold is its own as soon as its future is polled.
     Turn(HoldId, Arc<Hold>),
     /// Its turn has passed because its future was not polled. It is out of the line until its future is polled again.
@@ -117,7 +117,7 @@ impl Front {
     /// Takes a waiter in, if it contends too.
     fn takes_waiter(&mut self, waiter: &Waiter) -> bool {
         let takes = self.takes(waiter.terms.mode);
-        self.is_blocked = matches!(&waiter.state, Standing::InLine(Some(contender)) if contender.asks_without_place);
+        self.is_blocked = matches!(&waiter.state, Standing::InLine(Some(candidate)) if candidate.asks_without_place);
         takes
     }
 
@@ -150,12 +150,12 @@ impl Lines {
         self.lines.keys()
     }
 
-    /// The waiters in the line of a key, in order, each with its contender if it is one.
-    pub(crate) fn waiters_of(&self, key: &LockKey) -> impl Iterator<Item = (&Waiter, Option<&Contender>)> {
+    /// The waiters in the line of a key, in order, each with its candidate if it is one.
+    pub(crate) fn waiters_of(&self, key: &LockKey) -> impl Iterator<Item = (&Waiter, Option<&Candidate>)> {
         self.onward(key).map(|id| {
             let waiter = &self.waiters[id];
             match &waiter.state {
-                Standing::InLine(contender) => (waiter, contender.as_ref()),
+                Standing::InLine(candidate) => (waiter, candidate.as_ref()),
                 _ => (waiter, None),
             }
         })
@@ -175,13 +175,13 @@ impl Lines {
         self.lines.get(key)?.first()
     }
 
-    /// The contender of a key that has this token.
-    pub(crate) fn contender(&mut self, key: &LockKey, token: Token) -> Option<(WaiterId, &mut Contender)> {
+    /// The candidate of a key that has this token.
+    pub(crate) fn candidate(&mut self, key: &LockKey, token: Token) -> Option<(WaiterId, &mut Candidate)> {
         let front = self.onward(key).take(TOGETHER);
-        let is_it = |id: &WaiterId| matches!(&self.waiters[*id].state, Standing::InLine(Some(contender)) if contender.token == token);
+        let is_it = |id: &WaiterId| matches!(&self.waiters[*id].state, Standing::InLine(Some(candidate)) if candidate.token == token);
         let id = front.into_iter().find(is_it)?;
         match &mut self.waiters[id].state {
-            Standing::InLine(Some(contender)) => Some((id, contender)),
+            Standing::InLine(Some(candidate)) => Some((id, candidate)),
             _ => None,
         }
     }
@@ -220,25 +220,25 @@ impl Lines {
     }
 
     /// Whether a waiter asks the backend.
-    pub(crate) fn is_contender(&self, id: WaiterId) -> bool {
+    pub(crate) fn is_candidate(&self, id: WaiterId) -> bool {
         matches!(self.waiters[id].state, Standing::InLine(Some(_)))
     }
 
-    /// A waiter's own contender, if it is one.
-    pub(crate) fn contender_of(&mut self, id: WaiterId) -> Option<&mut Contender> {
+    /// A waiter's own candidate, if it is one.
+    pub(crate) fn candidate_of(&mut self, id: WaiterId) -> Option<&mut Candidate> {
         match &mut self.waiters[id].state {
-            Standing::InLine(contender) => contender.as_mut(),
+            Standing::InLine(candidate) => candidate.as_mut(),
             _ => None,
         }
     }
 
-    /// The contender that asks for a waiter: its own, or the first of its line.
-    pub(crate) fn contender_for(&mut self, id: WaiterId) -> Option<&mut Contender> {
-        if self.is_contender(id) {
-            return self.contender_of(id);
+    /// The candidate that asks for a waiter: its own, or the first of its line.
+    pub(crate) fn candidate_for(&mut self, id: WaiterId) -> Option<&mut Candidate> {
+        if self.is_candidate(id) {
+            return self.candidate_of(id);
         }
         let key = self.waiters[id].key.clone();
-        self.first_contender(&key)
+        self.first_candidate(&key)
     }
 
     /// Puts a newcomer at the end of the line; `knows` says that the key is known to be busy.
@@ -295,12 +295,12 @@ impl Lines {
         self.waiters[id].next = NOBODY;
     }
 
-    /// Takes a waiter out of its line, gives it a new state, and returns its contender. Must be followed by [`tidy`](Self::tidy)
+    /// Takes a waiter out of its line, gives it a new state, and returns its candidate. Must be followed by [`tidy`](Self::tidy)
     /// unless the process possesses the key or another waiter contends for it.
-    pub(crate) fn take_out(&mut self, id: WaiterId, state: Standing) -> Option<Contender> {
+    pub(crate) fn take_out(&mut self, id: WaiterId, state: Standing) -> Option<Candidate> {
         let waiter = &mut self.waiters[id];
-        let Standing::InLine(contender) = &mut waiter.state else { return None };
-        let contender = contender.take();
+        let Standing::InLine(candidate) = &mut waiter.state else { return None };
+        let candidate = candidate.take();
         waiter.state = state;
         self.waiting -= usize::from(std::mem::take(&mut waiter.waits));
         let (previous, next) = (waiter.previous, waiter.next);
@@ -321,13 +321,13 @@ impl Lines {
         if next != NOBODY {
             self.waiters[next as WaiterId].previous = previous;
         }
-        contender
+        candidate
     }
 
-    /// The contender of a key, if there is one.
-    pub(crate) fn first_contender(&mut self, key: &LockKey) -> Option<&mut Contender> {
+    /// The candidate of a key, if there is one.
+    pub(crate) fn first_candidate(&mut self, key: &LockKey) -> Option<&mut Candidate> {
         let first = self.first(key)?;
-        self.contender_of(first)
+        self.candidate_of(first)
     }
 
     /// The waiters of a key that do not know whether it is busy, the last first. They are the newest, so that a

@@ -3,20 +3,20 @@
 //!
 //! A *tenure* is this process's stay in possession of a key, with one token; a *hold* is one local holder's part of it.
 //! A guard knows (tenure, hold) and calls the tenure, never the backend by token: so a late call of a guard whose hold has ended cannot
-//! touch the hold that came after it. Waiters of a key are in one line; the first is the *contender*, the only one that asks the
+//! touch the hold that came after it. Waiters of a key are in one line; the first is the *candidate*, the only one that asks the
 //! backend. When it gets the key, its turn has come. When it is done, the hold of the next waiter follows inside the process
-//! ([`tenure`] says for how long), and then the release and the next contender's request travel in one call.
+//! ([`tenure`] says for how long), and then the release and the next candidate's request travel in one call.
 //!
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
 
 pub(crate) mod calls;
-mod contender;
+mod candidate;
 mod contention;
 mod handoff;
 mod holding;
 mod inquiries;
-mod lately;
+mod recent;
 pub(crate) mod line;
 mod outage;
 mod requests;
@@ -35,7 +35,7 @@ use slab::Slab;
 
 use self::{
     calls::{Counted, InFlight, Item, List},
-    lately::Lately,
+    recent::RecentlyBusy,
     line::{Lines, Standing},
 };
 use crate::{
@@ -71,8 +71,8 @@ pub(crate) struct Queues {
     /// Tokens that were released, and until when their keys stay busy all the same.
     kept: HashMap<Token, Moment>,
     /// Which keys other holders had lately.
-    lately: Lately,
-    /// A timer for each waiter: the end of its turn, the contender's next request, or the end of its patience.
+    recently_busy: RecentlyBusy,
+    /// A timer for each waiter: the end of its turn, the candidate's next request, or the end of its patience.
     wheel: Wheel,
     /// Requests that wait to be sent, in order.
     outbox: VecDeque<Item>,
@@ -95,7 +95,7 @@ pub(crate) struct Queues {
     deferred: Deferred,
     losses: Losses,
     /// When a request failed last, and why: the error of a waiter whose own request could not even be sent in time.
-    trouble: Option<(Moment, BackendError)>,
+    last_error: Option<(Moment, BackendError)>,
     /// The channel on which messages reach this process; `listening` says whether they do at present.
     channel: Arc<str>,
     no_channel: Arc<str>,
@@ -135,7 +135,7 @@ impl Queues {
             beside: HashMap::default(),
             handed_over: HashMap::new(),
             kept: HashMap::new(),
-            lately: Lately::new(),
+            recently_busy: RecentlyBusy::new(),
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
             lists: Vec::new(),
@@ -150,7 +150,7 @@ impl Queues {
             complaint: Moment::from_origin(Duration::ZERO),
             deferred: Deferred::default(),
             losses: Losses::new(),
-            trouble: None,
+            last_error: None,
             channel,
             no_channel: "".into(),
             listening: false,
@@ -228,7 +228,7 @@ impl Queues {
     }
 
     /// Handles all timers that are due `now`: the ends of leases and turns, requests that were not answered in time, and the checks
-    /// of contenders.
+    /// of candidates.
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
         let ended = self.tenures.advance(now);
         self.clean_up_ended(ended, now);
@@ -251,8 +251,8 @@ impl Queues {
                     self.abandon(hold, now);
                 }
                 Standing::InLine(_) if too_late => self.was_not_answered(id, now),
-                Standing::InLine(Some(contender)) => {
-                    let (key, token) = (waiter.key.clone(), contender.token);
+                Standing::InLine(Some(candidate)) => {
+                    let (key, token) = (waiter.key.clone(), candidate.token);
                     self.ask(&key, token, false);
                 }
                 Standing::InLine(None) | Standing::Missed | Standing::Failed(_) => {}

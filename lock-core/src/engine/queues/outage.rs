@@ -46,11 +46,11 @@ impl Queues {
         self.deferred.wake(waker);
     }
 
-    /// Notes that the key of this contender is busy: all waiters in its line know now, and those that do not wait leave. The
-    /// contender itself is left to the caller.
-    pub(super) fn note_busy(&mut self, contender: WaiterId, now: Moment) {
-        self.lines.note_busy(contender);
-        let key = self.lines.waiter(contender).key.clone();
+    /// Notes that the key of this candidate is busy: all waiters in its line know now, and those that do not wait leave. The
+    /// candidate itself is left to the caller.
+    pub(super) fn note_busy(&mut self, candidate: WaiterId, now: Moment) {
+        self.lines.note_busy(candidate);
+        let key = self.lines.waiter(candidate).key.clone();
         self.note_busy_for_all(&key, now);
     }
 
@@ -58,7 +58,7 @@ impl Queues {
     pub(super) fn note_busy_for_all(&mut self, key: &LockKey, now: Moment) {
         for id in self.lines.unknowing(key) {
             // Others at the front have asked for themselves.
-            if self.lines.is_contender(id) {
+            if self.lines.is_candidate(id) {
                 continue;
             }
             self.lines.note_busy(id);
@@ -70,35 +70,35 @@ impl Queues {
         }
     }
 
-    /// Takes a failure of the contender's request, after which a later request may succeed.
-    pub(super) fn failed(&mut self, contender: WaiterId, error: BackendError, now: Moment) {
-        let key = self.lines.waiter(contender).key.clone();
-        let trouble = Error::backend(ACQUIRE, Some(&key), error.clone());
-        self.trouble = Some((now, error));
+    /// Takes a failure of the candidate's request, after which a later request may succeed.
+    pub(super) fn failed(&mut self, candidate: WaiterId, error: BackendError, now: Moment) {
+        let key = self.lines.waiter(candidate).key.clone();
+        let last_error = Error::backend(ACQUIRE, Some(&key), error.clone());
+        self.last_error = Some((now, error));
         // A waiter that does not know yet whether its key is busy fails with the request: its caller asked a question, and the answer is
         // that the backend is down. A waiter that knows its key to be busy keeps its place, since a restart of the server is shorter
         // than most waits, and failing would cost it its turn.
         for id in self.lines.unknowing(&key) {
-            if !self.lines.is_contender(id) {
-                self.send_away(id, trouble.clone());
+            if !self.lines.is_candidate(id) {
+                self.send_away(id, last_error.clone());
             }
         }
-        let waiter = self.lines.waiter(contender);
+        let waiter = self.lines.waiter(candidate);
         let knows = waiter.knows;
         match &mut waiter.state {
             Standing::InLine(Some(first)) if knows => {
-                let pause = first.pause_in_trouble(trouble, self.random.random());
-                self.wheel.set(contender, now + pause);
+                let pause = first.pause_after_error(last_error, self.random.random());
+                self.wheel.set(candidate, now + pause);
                 self.contend_next(&key);
             }
-            _ => self.dismiss(contender, trouble, now),
+            _ => self.dismiss(candidate, last_error, now),
         }
     }
 
     /// Fails a waiter that has waited for its first answer for too long.
     pub(super) fn was_not_answered(&mut self, id: WaiterId, now: Moment) {
         let (limit, key) = (self.limits.answer, self.lines.waiter(id).key.clone());
-        let recent = self.trouble.as_ref().filter(|(at, _)| now < *at + limit);
+        let recent = self.last_error.as_ref().filter(|(at, _)| now < *at + limit);
         let error = match recent {
             Some((_, error)) => Error::backend(ACQUIRE, Some(&key), error.clone()),
             None => Error::new(ErrorKind::Backend, ACQUIRE)
@@ -114,7 +114,7 @@ impl Queues {
         }
     }
 
-    /// Sends a waiter that is not the contender away with an error.
+    /// Sends a waiter that is not the candidate away with an error.
     fn send_away(&mut self, id: WaiterId, error: Error) {
         self.lines.take_out(id, Standing::Failed(error));
         self.wheel.unset(id);

@@ -9,7 +9,7 @@ use slab::Slab;
 use super::{
     Queues,
     calls::{self, BATCH, CallId, Calls, Counted, InFlight, Item, List, Purpose, RoundTrip, Work},
-    contender::CHECK,
+    candidate::CHECK,
     line,
 };
 use crate::{
@@ -141,7 +141,7 @@ impl Queues {
 
     /// Takes requests that share a call.
     fn shared_call(&mut self, now: Moment, epoch: u64) -> (Batch, Work) {
-        // Releases come first: the next contender for a key may be in the same call, and its acquire must find the key released. They
+        // Releases come first: the next candidate for a key may be in the same call, and its acquire must find the key released. They
         // leave half of the call to requests, so that a mass of releases does not hold up the requests.
         let room = BATCH - self.outbox.len().min(BATCH / 2);
         let tries = self.cleanup.due(now, room);
@@ -195,25 +195,25 @@ impl Queues {
         purposes
     }
 
-    /// Makes the request that a contender sends `now`. There is none if the contender has given up, or if a confirmation has
+    /// Makes the request that a candidate sends `now`. There is none if the candidate has given up, or if a confirmation has
     /// been sent before it.
     fn request_of(&mut self, key: &LockKey, token: Token, now: Moment, epoch: u64) -> Option<backend::Acquire> {
-        let (waiter, contender) = self.lines.contender(key, token)?;
-        if !contender.queued {
+        let (waiter, candidate) = self.lines.candidate(key, token)?;
+        if !candidate.queued {
             return None;
         }
-        let first = contender.is_first();
+        let first = candidate.is_first();
         let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
         let (waiters, holds) = self.lines.of(key).map_or((1, 0), |line| (line.length as usize, line.holds));
         let mut request = self.acquire(key, &terms, token, tries, block_for(waiters, holds), now);
         // A key with `at_least` ends by its expiry, each time. A request without the script would then pass the waiters of other
         // processes, so such keys always use the script.
-        let free = terms.at_least.is_zero() && !self.lately.was_busy(key, now);
+        let free = terms.at_least.is_zero() && !self.recently_busy.was_busy(key, now);
         request.expects_free = first && waiters == 1 && free;
-        if let Some((_, contender)) = self.lines.contender(key, token) {
-            contender.callable = self.listening;
-            contender.asks_without_place |= request.expects_free && terms.mode.is_exclusive();
-            contender.sending(request.blocks_until(now), epoch);
+        if let Some((_, candidate)) = self.lines.candidate(key, token) {
+            candidate.callable = self.listening;
+            candidate.asks_without_place |= request.expects_free && terms.mode.is_exclusive();
+            candidate.sending(request.blocks_until(now), epoch);
         }
         let jitter = self.jitter();
         self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
@@ -394,7 +394,7 @@ impl Queues {
             match work {
                 Work::Send(_, purposes) => {
                     for purpose in purposes {
-                        // Contenders ask again, and tenures are lost.
+                        // Candidates ask again, and tenures are lost.
                         if let Purpose::Release(entry, asked) = purpose
                             && let Some((parting, doubt)) = self.cleanup.take_back(entry)
                         {

@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 use self::process::{Process, newcomer};
 use super::{calls::RoundTrip, *};
 use crate::{
-    backend::{self, Obstacle, Operation, Outcome},
+    backend::{self, BusyReason, Operation, Outcome},
     engine::{
         asked::Asked,
         cleanup::Doubt,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The answer to a request that finds another holder, and keeps a place.
-const BUSY: Outcome = Outcome::Busy { remaining: None, by: Obstacle::Holder, position: Some(1) };
+const BUSY: Outcome = Outcome::Busy { remaining: None, by: BusyReason::Holder, position: Some(1) };
 
 /// For how long a key is kept for another waiter that it was granted to.
 const KEPT: Duration = Duration::from_millis(100);
@@ -160,7 +160,7 @@ fn a_future_dropped_when_its_turn_has_come_passes_the_key_on() {
 }
 
 #[test]
-fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
+fn a_candidate_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     let mut process = Process::new();
     let (first, second) = (process.wait(), process.wait());
     let (operations, purposes) = process.send();
@@ -168,7 +168,7 @@ fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     for purpose in purposes {
         process.queues.answered(
             purpose,
-            Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(1) }),
+            Ok(Outcome::Busy { remaining: Some(KEPT), by: BusyReason::Waiters, position: Some(1) }),
             process.trip(),
         );
     }
@@ -181,7 +181,7 @@ fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     // On other terms the place is given up, and the next one asks again.
     let mut process = Process::new();
     let (first, other) = (process.wait(), process.wait_on(terms(500)));
-    process.answer(|_, _| Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(1) }));
+    process.answer(|_, _| Ok(Outcome::Busy { remaining: Some(KEPT), by: BusyReason::Waiters, position: Some(1) }));
     assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
     let left = process.cleaned_up();
     assert!(left.len() == 1 && left[0].place);
@@ -197,7 +197,7 @@ fn a_wait_that_is_over_ends_with_the_answer_to_its_first_request() {
     let (_, purposes) = process.send();
     assert!(process.queues.give_up(waiter, at(0)).is_pending(), "the key may be free");
     for purpose in purposes {
-        let busy = Outcome::Busy { remaining: None, by: Obstacle::Holder, position: Some(1) };
+        let busy = Outcome::Busy { remaining: None, by: BusyReason::Holder, position: Some(1) };
         process.queues.answered(purpose, Ok(busy), process.trip());
     }
     assert_eq!(process.error(waiter), ErrorKind::Busy);
@@ -212,7 +212,7 @@ fn a_wait_that_ends_is_told_what_the_holder_has_left_unless_that_is_over_by_now(
         let mut process = Process::new();
         let (first, second) = (process.wait(), process.wait());
         let remaining = Some(Duration::from_millis(100));
-        process.answer(|_, _| Ok(Outcome::Busy { remaining, by: Obstacle::Holder, position: Some(1) }));
+        process.answer(|_, _| Ok(Outcome::Busy { remaining, by: BusyReason::Holder, position: Some(1) }));
         process.clock.set(later);
         for waiter in [second, first] {
             let Poll::Ready(error) = process.queues.give_up(waiter, at(later)) else { panic!("it knows") };
@@ -259,7 +259,7 @@ fn a_try_takes_no_place_and_leaves_nothing_to_be_released() {
     let mut process = Process::new();
     let (id, request) = process.ask(newcomer(&key(), terms(9_000), true));
     assert!(request.place.is_none());
-    let busy = Outcome::Busy { remaining: None, by: Obstacle::Holder, position: None };
+    let busy = Outcome::Busy { remaining: None, by: BusyReason::Holder, position: None };
     process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
     assert_eq!(process.error(id), ErrorKind::Busy);
     assert!(process.queues.is_empty());
@@ -297,7 +297,7 @@ fn places_are_asked_for_again_when_calls_can_come() {
     for purpose in purposes {
         process.queues.answered(
             purpose,
-            Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(1) }),
+            Ok(Outcome::Busy { remaining: Some(KEPT), by: BusyReason::Waiters, position: Some(1) }),
             process.trip(),
         );
     }
@@ -324,7 +324,7 @@ fn who_is_told_that_his_key_is_busy_counts_as_a_waiter_and_not_before() {
     let mut process = Process::limited(usize::MAX, 1);
     let keys = ["a", "b", "c"].map(|key| LockKey::new(key).unwrap());
     let waiters = keys.each_ref().map(|key| process.join(newcomer(key, terms(9_000), false)));
-    let busy = Outcome::Busy { remaining: None, by: Obstacle::Holder, position: Some(1) };
+    let busy = Outcome::Busy { remaining: None, by: BusyReason::Holder, position: Some(1) };
     let granted = Outcome::Held { fence: 1, block: 1, was_free: true };
     process.answer(|_, acquire| Ok(if acquire.key.as_str() == "c" { granted } else { busy }));
     assert!(process.poll(waiters[0]).is_pending(), "the first who waits");
@@ -341,7 +341,7 @@ fn waiters_come_by_themselves_while_nobody_may_be_called() {
     process.queues.listen(true);
     let _waiter = process.wait();
     let queued = |_: &mut Process, _: &backend::Acquire| {
-        Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(9) })
+        Ok(Outcome::Busy { remaining: Some(KEPT), by: BusyReason::Waiters, position: Some(9) })
     };
     process.answer(queued);
     process.pass_time(200);
@@ -377,7 +377,7 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     let woken = Arc::new(Flag(false.into()));
     assert!(process.queues.poll(second, &Waker::from(Arc::clone(&woken)), at(700)).is_pending());
     // There are too many waiters, and the second has the first one's token.
-    let busy = Outcome::Busy { remaining: None, by: Obstacle::Holder, position: Some(1) };
+    let busy = Outcome::Busy { remaining: None, by: BusyReason::Holder, position: Some(1) };
     process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
     let granted = Outcome::Held { fence: 1, block: 1, was_free: true };
     process.queues.acquired(&key(), request.token, Ok(granted), process.trip());

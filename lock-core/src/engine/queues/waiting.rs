@@ -7,7 +7,7 @@ use super::{
     line::{self, Newcomer, Standing, WaiterId},
 };
 use crate::{
-    backend::Obstacle,
+    backend::BusyReason,
     clock::Moment,
     end::End,
     engine::tenure::Offer,
@@ -32,12 +32,12 @@ impl Queues {
         let contends = self.lines.would_contend(key, newcomer.terms.mode);
         if let Some(line) = line {
             let (waiters, possessed) = (line.waiters(), line.tenure.is_some());
-            let contender = self.lines.first_contender(key).filter(|_| !contends);
-            knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
-            // The contender's last request failed, and its next one may be a second away. The newcomer's question is a reason to ask now:
+            let candidate = self.lines.first_candidate(key).filter(|_| !contends);
+            knows = possessed || candidate.as_ref().is_some_and(|first| first.answered && first.last_error.is_none());
+            // The candidate's last request failed, and its next one may be a second away. The newcomer's question is a reason to ask now:
             // the backend may be back, and otherwise the newcomer learns of the outage at once.
-            let troubled = contender.filter(|first| first.trouble.is_some() && !first.is_asking());
-            asks_again = troubled.map(|first| first.token);
+            let failed = candidate.filter(|first| first.last_error.is_some() && !first.is_asking());
+            asks_again = failed.map(|first| first.token);
             if tries && knows {
                 return Err(self.busy_key(key, newcomer.terms.mode, None, now));
             }
@@ -105,7 +105,7 @@ impl Queues {
         self.poll(id, waker, now)
     }
 
-    /// Ends the wait of a waiter whose time is over. The error is the backend's trouble if there is some, because the state of the key
+    /// Ends the wait of a waiter whose time is over. The error is the backend's last one if there is one, because the state of the key
     /// is not known then.
     ///
     /// Pending in two cases: the waiter does not know yet whether its key is busy, and has to wait for the first answer; or it has left
@@ -116,8 +116,8 @@ impl Queues {
             waiter.overdue = true;
             return Poll::Pending;
         }
-        let trouble = self.lines.contender_for(id).and_then(|contender| contender.trouble.clone());
-        let error = trouble.unwrap_or_else(|| self.busy(id, now));
+        let last_error = self.lines.candidate_for(id).and_then(|candidate| candidate.last_error.clone());
+        let error = last_error.unwrap_or_else(|| self.busy(id, now));
         self.leave(id, now);
         Poll::Ready(error)
     }
@@ -133,13 +133,13 @@ impl Queues {
     /// of this process's own lease, or of another holder's ttl, less the time since the answer.
     fn busy_key(&mut self, key: &LockKey, mode: Mode, id: Option<WaiterId>, now: Moment) -> Error {
         let (free_at, by) = match self.lines.tenure(key) {
-            Some(tenure) => (self.tenures.end(tenure), Obstacle::Holder),
+            Some(tenure) => (self.tenures.end(tenure), BusyReason::Holder),
             None => {
-                let contender = match id {
-                    Some(id) if self.lines.is_contender(id) => self.lines.contender_of(id),
-                    _ => self.lines.first_contender(key),
+                let candidate = match id {
+                    Some(id) if self.lines.is_candidate(id) => self.lines.candidate_of(id),
+                    _ => self.lines.first_candidate(key),
                 };
-                contender.map_or((None, Obstacle::Holder), |contender| (Some(contender.free_at), contender.by))
+                candidate.map_or((None, BusyReason::Holder), |candidate| (Some(candidate.free_at), candidate.by))
             }
         };
         let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
@@ -148,7 +148,7 @@ impl Queues {
 
     /// Removes a waiter whose future is done or was dropped. Its hold or place is passed on or cleaned up.
     pub(crate) fn leave(&mut self, id: WaiterId, now: Moment) {
-        let contender = self.lines.take_out(id, Standing::Missed);
+        let candidate = self.lines.take_out(id, Standing::Missed);
         let waiter = self.lines.waiter(id);
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
         match self.forget(id) {
@@ -157,8 +157,8 @@ impl Queues {
                 self.abandon(hold, now);
             }
             // A waiter that was in line: `take_out` has given it this state.
-            Standing::Missed => match contender {
-                Some(contender) => self.hand_on_place(&key, contender, &terms, tries, now),
+            Standing::Missed => match candidate {
+                Some(candidate) => self.hand_on_place(&key, candidate, &terms, tries, now),
                 None => self.contend_next(&key),
             },
             Standing::InLine(_) | Standing::Failed(_) => {}

@@ -1,4 +1,4 @@
-//! News of its key that reaches a tenure after it has begun: late answers to its contender's requests, and grants; pure.
+//! News of its key that reaches a tenure after it has begun: late answers to its candidate's requests, and grants; pure.
 
 use super::{Ended, Renewing, Tenure, TenureId, Tenures};
 use crate::{clock::Moment, engine::trust, error::LossReason};

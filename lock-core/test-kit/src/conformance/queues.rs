@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Grant, Obstacle, Operation, Outcome, Place, Release, Report, Token},
+    backend::{Acquire, Grant, BusyReason, Operation, Outcome, Place, Release, Report, Token},
     key::LockKey,
 };
 
@@ -39,7 +39,7 @@ impl Suite<'_> {
         let first = self.acquire(&key, one, LONG).await.expect("a free key is held");
         for (token, place) in [(two, 1), (three, 2), (two, 1)] {
             match self.call(self.wait(&key, token)).await {
-                Outcome::Busy { position, by: Obstacle::Holder | Obstacle::Waiters, .. } => {
+                Outcome::Busy { position, by: BusyReason::Holder | BusyReason::Waiters, .. } => {
                     assert_eq!(position, Some(place), "places are kept")
                 }
                 outcome => panic!("a held key is busy, not {outcome:?}"),

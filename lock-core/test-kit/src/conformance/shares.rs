@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     Mode,
-    backend::{Acquire, Batch, Obstacle, Operation, Outcome, Place, Release, Token},
+    backend::{Acquire, Batch, BusyReason, Operation, Outcome, Place, Release, Token},
     key::LockKey,
 };
 
@@ -329,7 +329,7 @@ impl Suite<'_> {
         span.lasts().then_some(())?;
         assert_eq!(doubled, None, "two are not left");
         assert!(
-            matches!(busy, Outcome::Busy { remaining: Some(remaining), by: Obstacle::Permits, .. } if remaining <= short),
+            matches!(busy, Outcome::Busy { remaining: Some(remaining), by: BusyReason::Permits, .. } if remaining <= short),
             "the first permit that ends may be enough: {busy:?}"
         );
         assert!(self.acquire(&key, three, LONG).await.is_some(), "a third permit");
@@ -359,7 +359,7 @@ impl Suite<'_> {
         self.acquire(&key, one, LONG).await;
         let busy = self.call(acquire(&key, other, LONG)).await;
         assert!(
-            matches!(busy, Outcome::Busy { by: Obstacle::OtherTotal { total: 3 }, position: None, .. }),
+            matches!(busy, Outcome::Busy { by: BusyReason::OtherTotal { total: 3 }, position: None, .. }),
             "{busy:?}"
         );
         self.call(release(&key, one)).await;
@@ -424,8 +424,8 @@ impl Suite<'_> {
         assert_eq!(self.granted(&key).await.map(|grant| grant.token), Some(one), "the first has its permit");
         self.tells_nobody(&key, "the next wants another total").await;
         let waits = self.call(self.wait_for(&key, other)).await;
-        let by = Obstacle::OtherTotal { total: 3 };
-        assert!(matches!(waits, Outcome::Busy { by: obstacle, position: Some(1), .. } if obstacle == by), "{waits:?}");
+        let by = BusyReason::OtherTotal { total: 3 };
+        assert!(matches!(waits, Outcome::Busy { by: reason, position: Some(1), .. } if reason == by), "{waits:?}");
         self.call(release(&key, one)).await;
         assert_eq!(self.granted(&key).await.map(|grant| grant.token), Some(other), "the end of the group");
         self.tells_nobody(&key, "the last wants the first total").await;

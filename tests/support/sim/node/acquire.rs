@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{
     Mode,
-    backend::{Acquire, Obstacle, Outcome, Token},
+    backend::{Acquire, BusyReason, Outcome, Token},
 };
 
 use super::{Call, Entry, Holder, Node, NodeMutant, Reply, What, busy, group::total_of, ms, setter};
@@ -97,7 +97,7 @@ impl Node {
                 if self.comes_later(key, *token, call.now) {
                     let position = self.keep_place(acquire, call);
                     let remaining = Some(Duration::ZERO);
-                    return Ok(Outcome::Busy { remaining, by: Obstacle::Holder, position });
+                    return Ok(Outcome::Busy { remaining, by: BusyReason::Holder, position });
                 }
             } else {
                 is_late = self.grant(key, Some(*token), call).is_late;
@@ -216,7 +216,7 @@ impl Node {
     fn busy_group(&self, acquire: &Acquire, granted: Option<Token>, now: u64, position: Option<u32>) -> Outcome {
         let Some(group) = self.group(&acquire.key, now) else {
             // It was granted, and nobody could be told.
-            return Outcome::Busy { remaining: Some(Duration::ZERO), by: Obstacle::Holder, position };
+            return Outcome::Busy { remaining: Some(Duration::ZERO), by: BusyReason::Holder, position };
         };
         let mode = acquire.token.mode();
         let other = group.total().filter(|total| total_of(mode).is_some_and(|wanted| wanted != *total));
@@ -226,10 +226,10 @@ impl Node {
         let comes_later = !mode.is_exclusive() && self.has_room(group, mode, now);
         let is_granted = granted.is_some_and(|token| self.end_of_share(&acquire.key, token, now).is_some());
         let by = match (group.total(), total_of(mode)) {
-            (Some(total), Some(_)) if other.is_some() => Obstacle::OtherTotal { total },
-            (Some(_), Some(_)) => Obstacle::Permits,
-            _ if comes_later || is_granted => Obstacle::Waiters,
-            _ => Obstacle::Holder,
+            (Some(total), Some(_)) if other.is_some() => BusyReason::OtherTotal { total },
+            (Some(_), Some(_)) => BusyReason::Permits,
+            _ if comes_later || is_granted => BusyReason::Waiters,
+            _ => BusyReason::Holder,
         };
         Outcome::Busy { remaining: Some(Duration::from_millis(until - now)), by, position }
     }

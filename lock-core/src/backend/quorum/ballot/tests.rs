@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    backend::{Acquire, Obstacle, Place, Release, Renew, Token},
+    backend::{Acquire, BusyReason, Place, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
     mode::Mode,
@@ -61,10 +61,10 @@ fn a_key_is_shared_if_more_nodes_say_so_than_that_one_holder_has_it() {
     };
     assert_eq!(inspect([shared, Outcome::Gone, shared]), shared);
     assert_eq!(inspect([busy(None), Outcome::Gone, busy(None)]), busy(None));
-    let longest = Outcome::Busy { remaining: Some(TTL * 2), by: Obstacle::Holder, position: None };
+    let longest = Outcome::Busy { remaining: Some(TTL * 2), by: BusyReason::Holder, position: None };
     assert_eq!(inspect([busy(None), Outcome::Gone, shared]), longest);
-    let foreign = Outcome::Busy { remaining: Some(TTL), by: Obstacle::Foreign, position: None };
-    assert!(matches!(inspect([shared, foreign, shared]), Outcome::Busy { by: Obstacle::Foreign, .. }));
+    let foreign = Outcome::Busy { remaining: Some(TTL), by: BusyReason::Foreign, position: None };
+    assert!(matches!(inspect([shared, foreign, shared]), Outcome::Busy { by: BusyReason::Foreign, .. }));
 }
 
 fn renew(block: u32) -> Operation {
@@ -84,7 +84,7 @@ fn held(fence: u64, block: u32) -> Outcome {
 }
 
 fn busy(position: Option<u32>) -> Outcome {
-    Outcome::Busy { remaining: Some(TTL), by: Obstacle::Holder, position }
+    Outcome::Busy { remaining: Some(TTL), by: BusyReason::Holder, position }
 }
 
 fn renewed(fence: Option<u64>, block: u32) -> Outcome {
@@ -170,7 +170,7 @@ fn who_is_busy_everywhere_keeps_its_place() {
     ballot.says(1, busy(None));
     assert_eq!(ballot.certainty(), Certainty::Likely, "the third may have it");
     assert_eq!(ballot.outcome().unwrap(), busy(Some(4)), "which the next check finds");
-    ballot.says(2, Outcome::Busy { remaining: Some(TTL), by: Obstacle::Waiters, position: None });
+    ballot.says(2, Outcome::Busy { remaining: Some(TTL), by: BusyReason::Waiters, position: None });
     assert_eq!(ballot.sure(), busy(Some(4)));
 }
 
@@ -204,13 +204,13 @@ fn nobody_passes_those_whom_the_queue_node_calls_first() {
     ballot.says(2, held(10, 1));
     assert_eq!(ballot.certainty(), Certainty::Likely, "it is heard, where it answers soon");
     assert_eq!(ballot.outcome().unwrap(), held(10, 1));
-    ballot.says(0, Outcome::Busy { remaining: Some(TTL), by: Obstacle::Waiters, position: Some(2) });
+    ballot.says(0, Outcome::Busy { remaining: Some(TTL), by: BusyReason::Waiters, position: Some(2) });
     assert!(matches!(ballot.sure(), Outcome::Split { .. }), "two nodes have the token");
     let mut alone = self::ballot(acquire(), 3);
     for node in 0..3 {
-        alone.says(node, Outcome::Busy { remaining: Some(TTL), by: Obstacle::Waiters, position: Some(2) });
+        alone.says(node, Outcome::Busy { remaining: Some(TTL), by: BusyReason::Waiters, position: Some(2) });
     }
-    assert_eq!(alone.sure(), Outcome::Busy { remaining: Some(TTL), by: Obstacle::Waiters, position: Some(2) });
+    assert_eq!(alone.sure(), Outcome::Busy { remaining: Some(TTL), by: BusyReason::Waiters, position: Some(2) });
 }
 
 /// A reader that is asked for in turn: first at nodes 0 and 1 of three.
@@ -226,13 +226,13 @@ fn a_reader_that_comes_later_at_the_queue_node_is_asked_for_nowhere_else() {
     assert_eq!([0, 1, 2].map(|node| ballot.first_items(node)), [None, None, Some(vec![])]);
     ballot.says(1, busy(Some(2)));
     assert!(ballot.turns(false).is_empty(), "the queue node decides");
-    ballot.says(0, Outcome::Busy { remaining: Some(TTL), by: Obstacle::Waiters, position: Some(2) });
+    ballot.says(0, Outcome::Busy { remaining: Some(TTL), by: BusyReason::Waiters, position: Some(2) });
     assert!(ballot.turns(false).is_empty());
     assert!(!ballot.has_later());
-    let behind = Outcome::Busy { remaining: Some(TTL), by: Obstacle::Waiters, position: Some(2) };
+    let behind = Outcome::Busy { remaining: Some(TTL), by: BusyReason::Waiters, position: Some(2) };
     assert_eq!(ballot.sure(), behind, "it keeps its place");
     let mut ballot = in_turn();
-    ballot.says(0, Outcome::Busy { remaining: Some(TTL), by: Obstacle::Waiters, position: Some(2) });
+    ballot.says(0, Outcome::Busy { remaining: Some(TTL), by: BusyReason::Waiters, position: Some(2) });
     ballot.says(1, held(10, 1));
     ballot.turns(false);
     assert!(matches!(ballot.sure(), Outcome::Split { .. }), "the deputy has given it the key");

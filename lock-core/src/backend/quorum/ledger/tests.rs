@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     ErrorKind,
-    backend::{Obstacle, Place, Release, Renew},
+    backend::{BusyReason, Place, Release, Renew},
     key::LockKey,
 };
 
@@ -105,7 +105,7 @@ fn places_are_kept_by_the_first_node_that_answers_and_can_call_if_it_listens() {
 #[test]
 fn a_lease_that_a_node_lacks_is_put_back_until_it_is_released() {
     let mut ledger = Ledger::new(3);
-    let busy = || said(Outcome::Busy { remaining: None, by: Obstacle::Holder, position: None });
+    let busy = || said(Outcome::Busy { remaining: None, by: BusyReason::Holder, position: None });
     for (node, mut answer) in [(0, held()), (1, busy())] {
         let asked = ledger.asks_for(node, &acquire(), at(0), way(0));
         ledger.answered(&asked, &mut answer, at(1), 0);
@@ -212,7 +212,7 @@ fn an_acquire_that_was_sent_twice_is_in_doubt_though_it_was_answered() {
 
 #[test]
 fn an_answer_that_comes_late_does_not_outweigh_a_newer_one() {
-    let busy = || said(Outcome::Busy { remaining: None, by: Obstacle::Holder, position: None });
+    let busy = || said(Outcome::Busy { remaining: None, by: BusyReason::Holder, position: None });
     let gone = || said(Outcome::Gone);
     let renewed = || said(Outcome::Renewed { remaining: TTL, fence: None, block: 0 });
     // (An acquire that found another holder, and a renewal that found nothing, each before the lease was put back.)

@@ -1,13 +1,13 @@
 //! How holds and waits end that do not end by themselves: a shutdown, the end of the task, force.
 
 use super::*;
-use crate::backend::{Answer, Obstacle};
+use crate::backend::{Answer, BusyReason};
 
 #[test]
 fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
     let mut process = Process::new();
     let waiters = [process.wait(), process.wait()];
-    process.answer(|_, _| Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(1) }));
+    process.answer(|_, _| Ok(Outcome::Busy { remaining: Some(KEPT), by: BusyReason::Waiters, position: Some(1) }));
     process.queues.shut_down(at(0));
     for waiter in waiters {
         assert_eq!(process.error(waiter), ErrorKind::ShutDown);

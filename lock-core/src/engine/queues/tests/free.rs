@@ -2,7 +2,7 @@
 
 use super::{line::WaiterId, *};
 use crate::{
-    backend::{BackendError, Obstacle},
+    backend::{BackendError, BusyReason},
     mode::Mode,
 };
 
@@ -14,12 +14,12 @@ fn expects_free(process: &mut Process, terms: Terms) -> (bool, WaiterId) {
 
 fn busy() -> Outcome {
     let remaining = Some(Duration::from_secs(1));
-    Outcome::Busy { remaining, by: Obstacle::Holder, position: Some(1) }
+    Outcome::Busy { remaining, by: BusyReason::Holder, position: Some(1) }
 }
 
 /// The answer to a try.
 fn unplaced() -> Outcome {
-    Outcome::Busy { remaining: Some(Duration::from_secs(1)), by: Obstacle::Holder, position: None }
+    Outcome::Busy { remaining: Some(Duration::from_secs(1)), by: BusyReason::Holder, position: None }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Grants that are confirmed, that come late, or that nobody wants.
 
 use super::*;
-use crate::backend::Obstacle;
+use crate::backend::BusyReason;
 
 #[test]
-fn a_call_makes_the_contender_ask_and_one_for_nobody_is_answered_with_a_release() {
+fn a_call_makes_the_candidate_ask_and_one_for_nobody_is_answered_with_a_release() {
     let mut process = Process::new();
     let waiter = process.wait();
     let (operations, purposes) = process.send();
@@ -12,7 +12,7 @@ fn a_call_makes_the_contender_ask_and_one_for_nobody_is_answered_with_a_release(
     for purpose in purposes {
         process.queues.answered(
             purpose,
-            Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(1) }),
+            Ok(Outcome::Busy { remaining: Some(KEPT), by: BusyReason::Waiters, position: Some(1) }),
             process.trip(),
         );
     }

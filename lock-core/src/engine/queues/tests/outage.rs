@@ -7,7 +7,7 @@ use super::{
     process::{ANSWER, Process, newcomer},
 };
 use crate::{
-    backend::{self, Obstacle, Outcome},
+    backend::{self, BusyReason, Outcome},
     clock::Clock,
     engine::{
         fixture::{at, key, terms},
@@ -21,7 +21,7 @@ fn no_answer() -> BackendError {
 }
 
 fn queued(_: &mut Process, _: &backend::Acquire) -> Result<Outcome, BackendError> {
-    Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(1) })
+    Ok(Outcome::Busy { remaining: Some(KEPT), by: BusyReason::Waiters, position: Some(1) })
 }
 
 fn fail(_: &mut Process, _: &backend::Acquire) -> Result<Outcome, BackendError> {
@@ -100,7 +100,7 @@ fn several_tries_of_a_busy_key_cost_one_request() {
     let mut process = Process::new();
     let tries = [process.try_it(), process.try_it(), process.try_it()];
     let busy = |_: &mut Process, _: &backend::Acquire| {
-        Ok(Outcome::Busy { remaining: None, by: Obstacle::Holder, position: None })
+        Ok(Outcome::Busy { remaining: None, by: BusyReason::Holder, position: None })
     };
     assert_eq!(process.answer(busy), ["acquire"]);
     assert_eq!(tries.map(|id| process.error(id)), [ErrorKind::Busy; 3]);
@@ -142,7 +142,7 @@ fn one_that_knows_is_told_of_the_outage_when_its_wait_is_over() {
 }
 
 #[test]
-fn a_newcomer_behind_a_contender_in_trouble_has_it_ask_at_once_and_fails_alone() {
+fn a_newcomer_behind_a_candidate_in_trouble_has_it_ask_at_once_and_fails_alone() {
     let mut process = Process::new();
     let first = process.wait();
     process.answer(queued);
@@ -219,7 +219,7 @@ fn tries_behind_a_request_in_flight_take_nothing_of_what_may_wait_for_a_key() {
 }
 
 #[test]
-fn a_newcomer_has_a_contender_in_trouble_ask_whose_request_ended_with_the_task() {
+fn a_newcomer_has_a_candidate_in_trouble_ask_whose_request_ended_with_the_task() {
     let mut process = Process::new();
     let _first = process.wait();
     process.answer(queued);

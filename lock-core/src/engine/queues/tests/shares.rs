@@ -23,7 +23,7 @@ fn a_reader_that_gives_up_while_a_writer_of_its_process_holds_leaves_its_place_t
         process.leave(reader);
         let left = process.cleaned_up();
         assert!(left.len() == 1 && left[0].place && left[0].token.mode() == Mode::Shared, "{left:?}");
-        assert!(!process.queues.lines.is_contender(late));
+        assert!(!process.queues.lines.is_candidate(late));
         if is_passed_on {
             assert!(matches!(process.release(held), Departure::Passed));
         } else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    backend::{Obstacle, Token},
+    backend::{BusyReason, Token},
     clock::Moment,
     engine::cleanup::{Doubt, Parting},
     error::Error,
@@ -12,7 +12,7 @@ use crate::{
 
 /// The representative of a process in the queue of a key: a tenure-to-be.
 #[derive(Debug)]
-pub(crate) struct Contender {
+pub(crate) struct Candidate {
     /// A new token for each tenure, kept for as long as its place or its unanswered request exists.
     pub(crate) token: Token,
     /// The condition under which the token can be forgotten.
@@ -39,11 +39,11 @@ pub(crate) struct Contender {
     /// When the holder's ttl ends, as far as was said last; never if it has none or nothing was said.
     pub(crate) free_at: Moment,
     /// The error of its last request, if that failed and the next one may not.
-    pub(crate) trouble: Option<Error>,
+    pub(crate) last_error: Option<Error>,
     /// How often it has polled, or failed.
     tries: u32,
     /// What was in the way, as the last answer said.
-    pub(crate) by: Obstacle,
+    pub(crate) by: BusyReason,
     /// Its place in the queue, as the last answer says.
     pub(crate) position: Option<u32>,
 }
@@ -54,12 +54,12 @@ pub(crate) struct Refusal {
     /// The rest of the holder's ttl, if it has one.
     pub(crate) remaining: Option<Duration>,
     /// What is in the way.
-    pub(crate) by: Obstacle,
+    pub(crate) by: BusyReason,
     /// The place in the queue; none without a place.
     pub(crate) position: Option<u32>,
 }
 
-impl Contender {
+impl Candidate {
     pub(crate) fn new(token: Token) -> Self {
         Self {
             token,
@@ -75,9 +75,9 @@ impl Contender {
             asks_without_place: false,
             heard: Moment::from_origin(Duration::ZERO),
             free_at: Moment::NEVER,
-            trouble: None,
+            last_error: None,
             tries: 0,
-            by: Obstacle::Holder,
+            by: BusyReason::Holder,
             position: None,
         }
     }
@@ -119,7 +119,7 @@ impl Contender {
     pub(crate) fn answered(&mut self, sent: Moment, epoch: u64, repeated: bool) {
         self.answered = true;
         self.heard = self.heard.max(sent);
-        if self.trouble.take().is_some() {
+        if self.last_error.take().is_some() {
             self.tries = 0;
         }
         self.settle(epoch, repeated);
@@ -149,8 +149,8 @@ impl Contender {
     }
 
     /// How long it waits before it asks again after a failure. It keeps its place; a new connection has it ask at once.
-    pub(crate) fn pause_in_trouble(&mut self, trouble: Error, jitter: f64) -> Duration {
-        self.trouble = Some(trouble);
+    pub(crate) fn pause_after_error(&mut self, last_error: Error, jitter: f64) -> Duration {
+        self.last_error = Some(last_error);
         let pause = grow(FIRST_RETRY, LONGEST_RETRY, self.tries);
         self.tries = self.tries.saturating_add(1);
         pause.mul_f64(0.5 + jitter / 2.0)
@@ -172,7 +172,7 @@ impl Contender {
         self.doubt
     }
 
-    /// The token to release when the contender gives up, or `None` if the backend surely has nothing of it.
+    /// The token to release when the candidate gives up, or `None` if the backend surely has nothing of it.
     pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
         let left = self.placed || self.may_hold || self.doubt.unanswered_since.is_some();
         left.then(|| (Parting::at_once(key.clone(), self.token).with_place(), self.doubt))
@@ -182,7 +182,7 @@ impl Contender {
     /// lies in 0.0..1.0, so that waiters do not march in step.
     pub(crate) fn pause(&mut self, refusal: Refusal, listening: bool, jitter: f64) -> Duration {
         let Refusal { remaining, by, position } = refusal;
-        let foreign = by == Obstacle::Foreign;
+        let foreign = by == BusyReason::Foreign;
         // Once placed, always placed, as far as a release is concerned: an answer without a position does not prove that an earlier place
         // is gone, and a place that is left behind delays the others until it expires.
         let placed = position.is_some();
@@ -248,95 +248,95 @@ mod tests {
     use crate::engine::fixture::at;
     use crate::ttl::Ttl;
 
-    fn contender() -> Contender {
-        Contender { callable: true, ..Contender::new(Token::from_random(1)) }
+    fn candidate() -> Candidate {
+        Candidate { callable: true, ..Candidate::new(Token::from_random(1)) }
     }
 
     fn refusal(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Refusal {
-        Refusal { remaining, by: if foreign { Obstacle::Foreign } else { Obstacle::Holder }, position }
+        Refusal { remaining, by: if foreign { BusyReason::Foreign } else { BusyReason::Holder }, position }
     }
 
     #[test]
     fn pauses_without_calls_grow_to_a_bound_and_keep_half_of_it_as_jitter() {
-        let mut contender = contender();
-        let pauses: Vec<_> = (0..10).map(|_| contender.pause(refusal(None, false, Some(1)), false, 1.0)).collect();
+        let mut candidate = candidate();
+        let pauses: Vec<_> = (0..10).map(|_| candidate.pause(refusal(None, false, Some(1)), false, 1.0)).collect();
         assert_eq!(pauses[0], FIRST);
         assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]));
         assert_eq!(pauses[9], LONGEST);
-        assert_eq!(contender.pause(refusal(None, false, None), true, 0.0), LONGEST / 2);
+        assert_eq!(candidate.pause(refusal(None, false, None), true, 0.0), LONGEST / 2);
     }
 
     #[test]
     fn bad_input_18_a_holder_without_ttl_is_polled_at_the_longest_pause() {
-        let mut contender = contender();
-        let last = (0..20).map(|_| contender.pause(refusal(None, true, Some(1)), true, 1.0)).last();
+        let mut candidate = candidate();
+        let last = (0..20).map(|_| candidate.pause(refusal(None, true, Some(1)), true, 1.0)).last();
         assert_eq!(last, Some(LONGEST_FOREIGN));
-        assert_eq!(self::contender().pause(refusal(None, true, Some(4)), true, 1.0), LONGEST_FOREIGN);
+        assert_eq!(self::candidate().pause(refusal(None, true, Some(4)), true, 1.0), LONGEST_FOREIGN);
     }
 
     #[test]
     fn the_first_places_come_just_after_the_end_of_a_ttl() {
         let left = Duration::from_millis(3);
         for position in [1, 3] {
-            let pause = contender().pause(refusal(Some(left), false, Some(position)), true, 0.5);
+            let pause = candidate().pause(refusal(Some(left), false, Some(position)), true, 0.5);
             assert_eq!(pause, left + Duration::from_millis(1));
         }
-        assert_eq!(contender().pause(refusal(Some(left), false, Some(4)), true, 0.5), CHECK);
+        assert_eq!(candidate().pause(refusal(Some(left), false, Some(4)), true, 0.5), CHECK);
     }
 
     #[test]
     fn a_place_that_was_made_before_calls_could_come_is_made_anew_at_once() {
-        let mut contender = Contender::new(Token::from_random(1));
-        assert_eq!(contender.pause(refusal(None, false, Some(1)), true, 1.0), Duration::ZERO);
+        let mut candidate = Candidate::new(Token::from_random(1));
+        assert_eq!(candidate.pause(refusal(None, false, Some(1)), true, 1.0), Duration::ZERO);
     }
 
     #[test]
     fn a_ttl_that_a_stepped_clock_makes_endless_is_not_waited_for() {
-        let pause = contender().pause(refusal(Some(Duration::from_secs(3_602)), false, Some(1)), true, 1.0);
+        let pause = candidate().pause(refusal(Some(Duration::from_secs(3_602)), false, Some(1)), true, 1.0);
         assert!(pause <= CHECK.mul_f64(1.25));
     }
 
     #[test]
     fn an_answer_settles_the_requests_of_its_epoch_only() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
-        let mut contender = contender();
-        assert!(contender.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
-        contender.sending(ttl.end(at(0)), 1);
-        contender.sending(ttl.end(at(10)), 2);
-        contender.answered(at(0), 2, false);
-        assert_eq!(contender.doubt(), Doubt { until: at(1_010), unanswered_since: Some(1) });
-        contender.answered(at(0), 1, true);
-        assert_eq!(contender.doubt().unanswered_since, Some(1), "a copy may have gone out before");
-        contender.answered(at(0), 1, false);
-        assert_eq!(contender.doubt().unanswered_since, None);
+        let mut candidate = candidate();
+        assert!(candidate.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
+        candidate.sending(ttl.end(at(0)), 1);
+        candidate.sending(ttl.end(at(10)), 2);
+        candidate.answered(at(0), 2, false);
+        assert_eq!(candidate.doubt(), Doubt { until: at(1_010), unanswered_since: Some(1) });
+        candidate.answered(at(0), 1, true);
+        assert_eq!(candidate.doubt().unanswered_since, Some(1), "a copy may have gone out before");
+        candidate.answered(at(0), 1, false);
+        assert_eq!(candidate.doubt().unanswered_since, None);
     }
 
     #[test]
     fn an_answer_says_nothing_of_a_request_that_was_sent_after_it_or_over_another_connection() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let twice = || {
-            let mut contender = contender();
-            contender.sending(ttl.end(at(0)), 1);
-            contender.sending(ttl.end(at(10)), 1);
-            contender
+            let mut candidate = candidate();
+            candidate.sending(ttl.end(at(0)), 1);
+            candidate.sending(ttl.end(at(10)), 1);
+            candidate
         };
-        let mut contender = twice();
-        assert!(!contender.failed(at(0), false));
-        assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is in flight");
-        let mut contender = twice();
-        contender.answered(at(0), 1, false);
-        assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be the answer to the first");
-        contender.answered(at(0), 1, false);
-        assert_eq!(contender.doubt().unanswered_since, None);
-        let mut contender = twice();
-        contender.abandon_requests();
-        contender.answered(at(0), 2, false);
+        let mut candidate = twice();
+        assert!(!candidate.failed(at(0), false));
+        assert_eq!(candidate.doubt().unanswered_since, Some(1), "the other one is in flight");
+        let mut candidate = twice();
+        candidate.answered(at(0), 1, false);
+        assert_eq!(candidate.doubt().unanswered_since, Some(1), "it may be the answer to the first");
+        candidate.answered(at(0), 1, false);
+        assert_eq!(candidate.doubt().unanswered_since, None);
+        let mut candidate = twice();
+        candidate.abandon_requests();
+        candidate.answered(at(0), 2, false);
         assert_eq!(
-            contender.doubt().unanswered_since,
+            candidate.doubt().unanswered_since,
             Some(1),
             "the first may be executed over the old connection still"
         );
-        let mut alone = self::contender();
+        let mut alone = self::candidate();
         alone.sending(ttl.end(at(0)), 1);
         alone.answered(at(0), 2, false);
         assert_eq!(alone.doubt().unanswered_since, None, "there is no other");
@@ -345,24 +345,24 @@ mod tests {
     #[test]
     fn a_failure_of_a_request_older_than_an_answer_says_nothing_about_the_backend() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
-        let mut contender = contender();
-        contender.sending(ttl.end(at(0)), 1);
-        contender.sending(ttl.end(at(10)), 1);
-        contender.answered(at(10), 1, false);
-        assert!(contender.failed(at(0), true));
-        contender.sending(ttl.end(at(20)), 1);
-        assert!(!contender.failed(at(20), true));
-        assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be executed still");
+        let mut candidate = candidate();
+        candidate.sending(ttl.end(at(0)), 1);
+        candidate.sending(ttl.end(at(10)), 1);
+        candidate.answered(at(10), 1, false);
+        assert!(candidate.failed(at(0), true));
+        candidate.sending(ttl.end(at(20)), 1);
+        assert!(!candidate.failed(at(20), true));
+        assert_eq!(candidate.doubt().unanswered_since, Some(1), "it may be executed still");
     }
 
     #[test]
     fn pauses_after_failures_grow_to_a_second() {
-        let mut contender = contender();
-        let trouble = || Error::new(crate::ErrorKind::Backend, "acquire");
-        let pauses: Vec<_> = (0..8).map(|_| contender.pause_in_trouble(trouble(), 1.0)).collect();
+        let mut candidate = candidate();
+        let last_error = || Error::new(crate::ErrorKind::Backend, "acquire");
+        let pauses: Vec<_> = (0..8).map(|_| candidate.pause_after_error(last_error(), 1.0)).collect();
         assert!(pauses.is_sorted() && pauses[0] == FIRST_RETRY && pauses[7] == LONGEST_RETRY, "{pauses:?}");
-        contender.answered(at(0), 1, false);
-        assert!(contender.trouble.is_none());
-        assert_eq!(contender.pause_in_trouble(trouble(), 0.0), FIRST_RETRY / 2);
+        candidate.answered(at(0), 1, false);
+        assert!(candidate.last_error.is_none());
+        assert_eq!(candidate.pause_after_error(last_error(), 0.0), FIRST_RETRY / 2);
     }
 }

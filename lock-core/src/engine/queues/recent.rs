@@ -1,4 +1,4 @@
-//! Which keys were busy lately; pure.
+//! Which keys were busy recently; pure.
 
 use std::{hash::BuildHasher, time::Duration};
 
@@ -10,11 +10,11 @@ use crate::{
 /// Remembers when keys were last found busy, in a fixed number of slots. Keys may share a slot. A key that is wrongly taken for
 /// busy only uses the script, which is slower.
 #[derive(Debug)]
-pub(super) struct Lately {
+pub(super) struct RecentlyBusy {
     until: Box<[Moment]>,
 }
 
-impl Lately {
+impl RecentlyBusy {
     pub(super) fn new() -> Self {
         Self { until: vec![Moment::from_origin(Duration::ZERO); SLOTS].into() }
     }
@@ -47,10 +47,10 @@ mod tests {
     #[test]
     fn a_busy_key_is_remembered_for_two_seconds() {
         let key = LockKey::new("goods:1").unwrap();
-        let mut lately = Lately::new();
-        assert!(!lately.was_busy(&key, at(0)));
-        lately.found_busy(&key, at(0));
-        assert!(lately.was_busy(&key, at(1_999)));
-        assert!(!lately.was_busy(&key, at(2_000)));
+        let mut recent = RecentlyBusy::new();
+        assert!(!recent.was_busy(&key, at(0)));
+        recent.found_busy(&key, at(0));
+        assert!(recent.was_busy(&key, at(1_999)));
+        assert!(!recent.was_busy(&key, at(2_000)));
     }
 }
