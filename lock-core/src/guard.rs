@@ -4,7 +4,6 @@ mod extend;
 
 use std::{
     fmt,
-    future::Future,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,

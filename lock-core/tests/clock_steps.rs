@@ -91,8 +91,8 @@ async fn a_step_back_keeps_the_key_until_it_is_released_and_ends_no_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_step_forward_frees_the_key_and_is_a_loss() {
     let (manager, backend) = Elsewhere::manager();
-    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
     backend.set_back(60);
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
     sleep(ms(1_100)).await;
     backend.clock.behind.store(0, Ordering::SeqCst);
     let before = tokio::time::Instant::now();

@@ -7,10 +7,10 @@ use std::{
     future::{Future, pending},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use self::state::State;
+use self::state::{State, micros};
 use super::{Answer, Backend, BackendError, Batch, Calls, EVERYONE, Operation, Reply};
 use crate::{
     clock::{Clock, TokioClock},

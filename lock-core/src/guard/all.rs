@@ -1,5 +1,4 @@
 use std::{
-    future::Future,
     task::{Context, Poll},
     time::Duration,
 };

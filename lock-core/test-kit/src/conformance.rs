@@ -14,7 +14,7 @@ mod shares;
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Backend, Batch, Calls, BusyReason, Operation, Outcome, Release, Renew, Reports, Token},
+    backend::{Acquire, Backend, Batch, BusyReason, Calls, Operation, Outcome, Release, Renew, Reports, Token},
     clock::Moment,
     key::LockKey,
 };

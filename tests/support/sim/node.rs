@@ -21,7 +21,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{BackendError, Grant, BusyReason, Operation, Outcome, Token},
+    backend::{BackendError, BusyReason, Grant, Operation, Outcome, Token},
     key::LockKey,
 };
 

@@ -257,6 +257,7 @@ async fn a_lease_is_lost_with_a_majority_and_not_with_less() {
 #[tokio::test(start_paused = true)]
 async fn a_token_that_was_released_is_not_written_back() {
     let nodes = nodes::<3>();
+    let _ahead = manager_of_one(&nodes[1]).lock("other").await.unwrap();
     let quorum = quorum(&nodes).quorum;
     let (key, token) = (LockKey::new("k").unwrap(), Token::from_random(7));
     let acquire = Batch::from([Operation::Acquire(Acquire::new(key.clone(), token, TTL))]);

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::{script, slot::Tag, upkeep};
 use crate::{
-    backend::{Acquire, Grant, BusyReason, Operation, Outcome, Place, Release, Renew, Token},
+    backend::{Acquire, BusyReason, Grant, Operation, Outcome, Place, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
@@ -47,7 +47,8 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         (proptest::option::of(ms()), 0..5_usize, any::<u32>(), position()).prop_map(
             |(remaining, kind, total, position)| {
                 let other = BusyReason::OtherTotal { total };
-                let by = [BusyReason::Holder, BusyReason::Foreign, BusyReason::Waiters, BusyReason::Permits, other][kind];
+                let by =
+                    [BusyReason::Holder, BusyReason::Foreign, BusyReason::Waiters, BusyReason::Permits, other][kind];
                 Outcome::Busy { remaining, by, position }
             }
         ),

@@ -12,7 +12,7 @@ use super::{
     line::{Standing, WaiterId},
 };
 use crate::{
-    backend::{self, BackendError, Grant, Notice, BusyReason, Outcome, Place, Token},
+    backend::{self, BackendError, BusyReason, Grant, Notice, Outcome, Place, Token},
     clock::Moment,
     end::End,
     engine::{

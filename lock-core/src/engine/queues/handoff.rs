@@ -7,7 +7,7 @@ use super::{
     line::{Line, Standing, WaiterId},
 };
 use crate::{
-    backend::{Grant, BusyReason},
+    backend::{BusyReason, Grant},
     clock::Moment,
     engine::{
         cleanup::Parting,

@@ -16,9 +16,9 @@ mod contention;
 mod handoff;
 mod holding;
 mod inquiries;
-mod recent;
 pub(crate) mod line;
 mod outage;
+mod recent;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -35,8 +35,8 @@ use slab::Slab;
 
 use self::{
     calls::{Counted, InFlight, Item, List},
-    recent::RecentlyBusy,
     line::{Lines, Standing},
+    recent::RecentlyBusy,
 };
 use crate::{
     backend::{BackendError, Token},

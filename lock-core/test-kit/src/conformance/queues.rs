@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Grant, BusyReason, Operation, Outcome, Place, Release, Report, Token},
+    backend::{Acquire, BusyReason, Grant, Operation, Outcome, Place, Release, Report, Token},
     key::LockKey,
 };
 
