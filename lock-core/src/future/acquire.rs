@@ -70,7 +70,7 @@ pub(super) struct Watch {
     began: Moment,
     waiting: metrics::Waiting,
     span: tracing::Span,
-    /// Who was found to hold the key, if the manager has asked.
+    /// The holder that was found, if the manager has asked.
     found: Option<Found>,
 }
 
