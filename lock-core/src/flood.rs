@@ -1,4 +1,4 @@
-//! Lines of the log that an outage would write once a request.
+//! Rate-limits log lines that an outage would repeat for every request.
 
 use std::{
     sync::{Mutex, PoisonError},

@@ -360,7 +360,7 @@ impl Waiter {
         &self.party
     }
 
-    /// Returns the mode of the lease that is waited for.
+    /// Returns the requested mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode

@@ -116,7 +116,7 @@ setters! {
     /// ```
     wait(wait: Duration) => wait: wait;
 
-    /// Waits for as long as the key is busy, through outages and restarts of the server. Default: 10 s, unless the
+    /// Waits indefinitely while the key is busy, through outages and restarts of the server. Default: 10 s, unless the
     /// manager has another. See [`wait`](Self::wait) for a server that does not answer the first request.
     ///
     /// # Examples
@@ -243,7 +243,7 @@ setters! {
     /// ```
     on_lost(policy: OnLost) => on_lost: policy;
 
-    /// Requires that so many [`Replicas`] have the lease in time; otherwise the lease is released, and the error is
+    /// Requires the lease to reach this many [`Replicas`] in time; otherwise the lease is released, and the error is
     /// [`ErrorKind::NotReplicated`]. `None` removes the manager's default. Default: the primary alone, at no cost, unless the manager has
     /// another.
     ///

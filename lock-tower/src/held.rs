@@ -105,7 +105,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for HeldAll {
     }
 }
 
-/// A handler asked for the lease of a request that has none.
+/// `Held` was extracted on a route without a lock layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotLocked(());
 
@@ -122,7 +122,7 @@ impl Error for NotLocked {}
 
 impl IntoResponse for NotLocked {
     fn into_response(self) -> Response {
-        tracing::error!(error = %self, "a handler asked for the lease of a request that has none");
+        tracing::error!(error = %self, "Held used on a route without a lock layer");
         Answer::new(Case::Misconfigured).to_response()
     }
 }

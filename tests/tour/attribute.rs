@@ -11,7 +11,7 @@ mod basic {
 
     #[distributed_lock(key = "goods:<id>", ttl = "3s", wait = "2s")]
     async fn sell(id: u64) -> Result<(), lock_core::Error> {
-        println!("nobody else sells good {id} now, in no process of any machine");
+        println!("no other process on any machine is selling {id} right now");
         Ok(())
     }
 

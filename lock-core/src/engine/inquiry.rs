@@ -21,7 +21,7 @@ use std::{
 use self::message::Question;
 use crate::{clock::Moment, engine::asked::Asked, info::Party, key::LockKey};
 
-/// Settings for questions about holders and waiters.
+/// Settings for `inspect`.
 #[derive(Debug)]
 pub(crate) struct Looks {
     /// How the manager names itself.

@@ -86,7 +86,7 @@ pub(crate) struct Tenure {
     fences: Fences,
     /// How far the fencing token of the present hold is above the one that it began with.
     above_first: u32,
-    /// Whether it lives on what its grant gave: no request of its own was answered since.
+    /// True until the first renewal of a lease that started from a push.
     granted: bool,
     /// When the latest request was sent that is known to have found the key its own.
     proven: Moment,
@@ -253,8 +253,7 @@ impl Terms {
     }
 }
 
-/// How many fencing tokens to ask for, if there are so many waiters, and so many holds have followed one another in this tenure or
-/// the last. The next block has to come before this one is used up.
+/// The size of the next block of fencing tokens for `waiters` waiters, after `holds` local handoffs in this tenure or the last. The next block has to come before this one is used up.
 pub(crate) fn block_for(waiters: usize, holds: u32) -> u32 {
     let waiters = u32::try_from(waiters).unwrap_or(u32::MAX).clamp(1, LARGEST_BLOCK);
     let used = if holds < MANY_HOLDS { 0 } else { holds.saturating_mul(2).min(LARGEST_USED_BLOCK) };

@@ -38,7 +38,7 @@ impl LockRequest<LockKey> {
         self
     }
 
-    /// Asks for a permit of `total`: so many leases hold the key at the same time, over all processes. 1 to 1,000,000. Default:
+    /// Takes one of `total` permits: at most that many leases hold the key at once, over all processes. 1 to 1,000,000. Default:
     /// exclusive.
     ///
     /// The total is part of the request. While permits of another total are held, the request waits until the last of them is given

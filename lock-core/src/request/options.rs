@@ -52,8 +52,8 @@ impl<K> LockRequest<K> {
         self.options.patience().is_zero()
     }
 
-    /// Makes the request one of a layer that was made at `place`, which [`ErrorKind::WouldDeadlock`] names. Ends the lease after `most`
-    /// if nothing else bounds it, and if the work then ends, too.
+    /// Makes the request one of a layer that was made at `place`, which [`ErrorKind::WouldDeadlock`] names. Caps the lease
+    /// at `most`, unless `max_hold` is set or a loss does not cancel the work.
     #[doc(hidden)]
     pub fn of_layer(mut self, place: &'static Location<'static>, most: Option<Duration>) -> Self {
         if self.options.on_lost.unwrap_or_default() == OnLost::Cancel {

@@ -57,7 +57,7 @@ impl Answer {
     }
 }
 
-/// No script, nothing from elsewhere, in no frame, kept by nobody. The referrer is left to the own site, because a browser
+/// No scripts, no external resources, no framing, never cached. The referrer is left to the own site, because a browser
 /// that is to send none sends `Origin: null` with the form; keys do not leave the site in it.
 const SAFETY: [(HeaderName, &str); 5] = [
     (

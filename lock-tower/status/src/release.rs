@@ -51,7 +51,7 @@ async fn attempt(looks: &Looks, question: &Question, key: &str) -> Result<Outcom
         return Ok(Outcome::WasFree);
     }
     let holder = info.holder().map(|holder| holder.party().to_string());
-    tracing::warn!(key, holder, "a key was released by force, as its status page was told to");
+    tracing::warn!(key, holder, "key force-released from the status page");
     Ok(Outcome::Released)
 }
 

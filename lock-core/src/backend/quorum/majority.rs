@@ -2,7 +2,7 @@
 
 use crate::{backend::BackendError, error::ErrorKind};
 
-/// How many nodes of so many are a majority.
+/// The smallest majority of so many nodes.
 pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }

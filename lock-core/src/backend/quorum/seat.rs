@@ -20,7 +20,7 @@ pub(super) enum Vote {
     Waiting,
     /// The request waits for a connection: nothing has happened there.
     Away,
-    /// It is asked when the queue node has said whose turn it is.
+    /// Deferred until the queue node has answered.
     Later,
     /// It is not asked, because another comes first at the queue node.
     Spared,

@@ -368,7 +368,7 @@ impl Queues {
             return trusted;
         }
         let least = if self.listening { LEAST_RESERVED } else { LEAST_UNHEARD };
-        // A waiter that is silent costs the others no more than its ttl, if that is not shorter still.
+        // A dead waiter delays others by at most its ttl.
         (round_trip * 4).clamp(LEAST_RESERVED, LONGEST_RESERVED).max(least).min(ttl.max(LEAST_RESERVED))
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct Line {
 /// Names a waiter: a number of the slab, owned by one future.
 pub(crate) type WaiterId = usize;
 
-/// A request for a key that comes to its line.
+/// The parameters of a new waiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer<'a> {
     pub(crate) key: &'a LockKey,

@@ -57,7 +57,7 @@
 -- * Per item: reads and checks first, then writes, PUBLISH last, each through pcall where it may be refused, so that an
 --   error leaves nothing half done and spoils no other item. (A Lua error would keep what was written before it.)
 -- * A fencing token is drawn before the key is written, so that a key is never held without a number of its own.
--- * W is written before a place that it would not cover, so that every place is seen.
+-- * W must cover every place, so it is extended first.
 -- * No clock of a caller decides who holds; the server's decides only who may be passed over. (The floor and the
 --   aim of a caller, who has seen several nodes, only raise fencing tokens.)
 -- Where nobody waits it is three commands for an exclusive acquire, and two for all releases of a call: each costs as much as
