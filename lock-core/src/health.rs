@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use crate::{engine::tenure::Losses, error::LossReason};
+use crate::error::LossReason;
 
 /// The state of a manager and its backend, returned by [`LockManager::health`](crate::LockManager::health).
 ///
@@ -31,15 +31,15 @@ pub struct Health {
     nodes: Vec<NodeHealth>,
     held: usize,
     slack: Option<Duration>,
-    losses: Losses,
+    losses: LossCounts,
 }
 
 impl Health {
     pub(crate) fn new(admits: bool, nodes: Vec<NodeHealth>, held: usize, slack: Option<Duration>) -> Self {
-        Self { admits, nodes, held, slack, losses: Losses::new() }
+        Self { admits, nodes, held, slack, losses: LossCounts::new() }
     }
 
-    pub(crate) fn with_losses(self, losses: Losses) -> Self {
+    pub(crate) fn with_losses(self, losses: LossCounts) -> Self {
         Self { losses, ..self }
     }
 
@@ -203,6 +203,32 @@ impl Fault {
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age
+    }
+}
+
+/// How many leases were lost, by reason; pure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LossCounts([(LossReason, u64); 5]);
+
+impl LossCounts {
+    pub(crate) const fn new() -> Self {
+        Self([
+            (LossReason::Expired, 0),
+            (LossReason::Taken, 0),
+            (LossReason::MaxHold, 0),
+            (LossReason::Forced, 0),
+            (LossReason::ShutDown, 0),
+        ])
+    }
+
+    pub(crate) fn count(&mut self, lost: LossReason) {
+        for (reason, number) in &mut self.0 {
+            *number += u64::from(*reason == lost);
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[(LossReason, u64)] {
+        &self.0
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod cleanup;
 mod core;
 pub(crate) mod deferred;
 #[cfg(test)]
+#[path = "tests/fixture.rs"]
 pub(crate) mod fixture;
 pub(crate) mod hold;
 pub(crate) mod inquiry;

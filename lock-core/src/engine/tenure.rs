@@ -3,16 +3,14 @@
 //! Holds of one tenure follow one another without a word to the backend, each with a fencing token of the block that
 //! the tenure took. (The cohort lock of Dice, Marathe and Shavit, *Lock Cohorting*, 2012, on a network.)
 
-mod losses;
 mod renewing;
 mod tenures;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 
-pub(crate) use self::{losses::Losses, tenures::Tenures};
+pub(crate) use self::tenures::Tenures;
 use crate::{
     backend::{Renew, Token},
     clock::Moment,

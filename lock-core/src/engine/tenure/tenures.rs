@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, sync::Arc};
 
 use slab::Slab;
 
-use super::{Acquired, BUDGET, Ended, Fences, HoldId, Losses, Offer, Tenure, TenureId, Terms};
+use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Tenure, TenureId, Terms};
 use crate::{
     backend::Token,
     clock::Moment,
@@ -18,6 +18,7 @@ use crate::{
         wheel::Wheel,
     },
     error::LossReason,
+    health::LossCounts,
     key::LockKey,
     ttl::Renewal,
 };
@@ -36,7 +37,7 @@ pub(crate) struct Tenures {
     /// The time that deadlines had left when they were renewed lately; zero if a deadline passed before its renewal.
     pub(crate) slack: Slack,
     /// The leases that were lost since the manager was made.
-    pub(crate) losses: Losses,
+    pub(crate) losses: LossCounts,
 }
 
 impl Tenures {
@@ -48,7 +49,7 @@ impl Tenures {
             due: BinaryHeap::new(),
             next_connected: AT_ONCE,
             slack: Slack::new(),
-            losses: Losses::new(),
+            losses: LossCounts::new(),
         }
     }
 
