@@ -111,7 +111,7 @@
 //! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
-//! | `serde` | [`KeyInfo`], [`Health`] and their parts can be serialized, with the names that `lockctl --json` and the status page use |
+//! | `serde` | [`KeyInfo`], [`Processes`], [`Silent`], [`Holder`], [`Waiter`], [`Health`], [`NodeHealth`] and [`Fault`] can be serialized, with the names that `lockctl --json` uses; times in whole milliseconds |
 //! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
 //!
 //! The crate `lock-test`, a dev-dependency, has the attribute `#[lock_test::test]`, which loses the lease at every await of a test, and the

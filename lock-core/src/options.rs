@@ -151,6 +151,24 @@ setters! {
     /// ```
     fixed() => renewal: Renewal::Never;
 
+    /// Renews after each third of the ttl: the default, for a request or a layer of a manager whose leases are
+    /// [`fixed`](Self::fixed) or have a [`renew_every`](Self::renew_every) that does not fit another ttl.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LeaseOptions, LockManager};
+    /// use std::time::Duration;
+    ///
+    /// let options = LeaseOptions::new().ttl(Duration::from_secs(10)).renew_every(Duration::from_secs(4));
+    /// let manager = LockManager::builder().url("memory://").defaults(options).connect().await?;
+    /// let guard = manager.lock("report").ttl(Duration::from_secs(3)).renewed().await?;
+    /// # guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    renewed() => renewal: Renewal::ThirdOfTtl;
+
     /// Renews every `interval`: at least 10 ms, and at most half of the ttl, so that a renewal that fails leaves time for
     /// another. Default: a third of the ttl, unless the manager has another.
     ///
@@ -314,14 +332,14 @@ impl LeaseOptions {
         let (argument, detail) = match renewal {
             Renewal::Every(interval) if !(MIN_INTERVAL..=half).contains(&interval) => {
                 let detail = format!(
-                    "`renew_every` of {interval:?} is not between {MIN_INTERVAL:?} and {half:?}, half of the ttl of {:?}: \
-                     a renewal that fails must leave time for another",
+                    "`renew_every` of {interval:?} (perhaps a default) is not between {MIN_INTERVAL:?} and {half:?}, half of the ttl of \
+                     {:?}: a renewal that fails must leave time for another; raise the ttl, or set another `renew_every`",
                     ttl.get()
                 );
                 (Argument::RenewEvery, detail)
             }
             _ if self.max_hold.is_some_and(|most| most.is_zero()) => {
-                (Argument::MaxHold, "a `max_hold` of zero leaves no time to work; raise it, or leave it out".to_owned())
+                (Argument::MaxHold, "a `max_hold` of zero leaves no time to work; raise it; `Duration::MAX` is no bound".to_owned())
             }
             _ if self.at_least.is_some_and(|least| least > MAX_TTL) => {
                 (Argument::AtLeast, "an `at_least` of more than 100 years is too long; lower it".to_owned())

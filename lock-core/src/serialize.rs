@@ -1,7 +1,7 @@
 //! What operators see, for programs: the feature `serde`.
 //!
-//! Each value is an object of what its methods return, with the same names in the JSON of `lockctl` and of the status page. Times are
-//! whole milliseconds, and what is unknown is `null`. Fields may be added.
+//! The JSON of `lockctl` and of the status page. Times are whole milliseconds, what is unknown is `null`, and `permits` and `total` of a
+//! lease without permits are 0. Fields may be added.
 
 use std::{collections::BTreeMap, time::Duration};
 

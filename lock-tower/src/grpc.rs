@@ -31,6 +31,7 @@ use crate::{
 /// | --- | --- | --- |
 /// | `INVALID_ARGUMENT` | `LOCK_KEY` | the key is empty, too long or reserved, or its extractor refused the request |
 /// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](crate::LockLayer::busy_code) |
+/// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_FULL` | all permits of the key are taken |
 /// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
 /// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; too few replicas had the lease; the manager was shut down |
 /// | `DEADLINE_EXCEEDED` | `LOCK_OUT_OF_TIME` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |

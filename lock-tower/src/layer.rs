@@ -145,6 +145,9 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// The end of `max_hold` is a loss, too. If [`on_lost`](LeaseOptions::on_lost) lets work go on after a loss, it goes on **while the
     /// next request of the key is served**, and a hold then has no bound by default.
     ///
+    /// With [`at_least`](LeaseOptions::at_least), a key stays busy for that long after a request began, whatever the service answered; a
+    /// client that hangs up before the answer frees it at once.
+    ///
     /// With a [`durability`](LeaseOptions::durability), a request whose lease too few replicas have in time is refused, in HTTP with
     /// 503, in gRPC with UNAVAILABLE, even with [`LetThrough`](crate::OnBackendError::LetThrough).
     ///

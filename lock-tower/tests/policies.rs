@@ -295,7 +295,7 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
         ),
         (layer("b").options(LeaseOptions::new().ttl(Duration::from_nanos(9_999_999))), "is below 10 ms"),
         (layer("c").options(LeaseOptions::new().ttl(century + Duration::from_nanos(1))), "is above 100 years"),
-        (layer("d").options(LeaseOptions::new().max_hold(Duration::ZERO)), "raise it, or leave it out"),
+        (layer("d").options(LeaseOptions::new().max_hold(Duration::ZERO)), "raise it; `Duration::MAX` is no bound"),
         (layer("e").max_waiters(0), "`try_only`"),
         (layer("f").max_waiters_per_key(0), "`try_only`"),
     ];

@@ -139,7 +139,7 @@ pub(crate) struct Run {
 /// One line for each key: its holder (the service, its host, its process, and what the request is for), for how long
 /// it is held, what is left of the ttl if nobody renews it, the fencing token, and how many requests wait.
 ///
-/// A question mark means that no process answers for a key that is held: `lockctl who` says more. The keys are found
+/// *nobody answered* means that no process answers for a key that is held: `lockctl who` says more. The keys are found
 /// by SCAN, which does not block Redis. Locks of other libraries are listed only if a request waits for them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = SEE_HELP)]

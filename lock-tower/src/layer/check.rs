@@ -15,7 +15,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     ///
     /// # Errors
     /// [`Misconfigured`] for each of these:
-    /// * A ttl that is out of range, or too short for the manager's `renew_every`.
+    /// * A ttl that is out of range, or a `renew_every`, the layer's or the manager's, below 10 ms or above half of the ttl.
     /// * A durability that is out of range, too long for the ttl, or not supported by the manager's backend.
     /// * [`permits`](Self::permits) that are out of range, together with `shared_for`, or not supported by the manager's backend.
     /// * A `max_hold` of zero, an `at_least` of more than 100 years, or a limit of no waiters.

@@ -149,7 +149,7 @@ impl Row<'_> {
                 Some(Outcome::Renewed { remaining, .. }) => Some(*remaining),
                 _ => None,
             });
-            // A clock that was set back shows in the largest.
+            // What the node that keeps it for longest has left.
             let remaining = remaining.max().unwrap_or_default();
             let fences = self.fences.filter(|_| takes_fences);
             let all_count = fences.is_some_and(|fences| self.is_counted(fences));

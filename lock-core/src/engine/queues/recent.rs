@@ -21,7 +21,7 @@ impl RecentlyBusy {
 
     /// Takes note that another holder has the key.
     pub(super) fn found_busy(&mut self, key: &LockKey, now: Moment) {
-        self.until[slot(key)] = now + LATELY;
+        self.until[slot(key)] = now + RECENTLY;
     }
 
     pub(super) fn was_busy(&self, key: &LockKey, now: Moment) -> bool {
@@ -35,7 +35,7 @@ fn slot(key: &LockKey) -> usize {
 
 /// How long a key that was busy counts as busy. A request during that time uses the script, which takes one round trip even if the
 /// key is busy; without the script it would take two.
-const LATELY: Duration = Duration::from_secs(2);
+const RECENTLY: Duration = Duration::from_secs(2);
 
 const SLOTS: usize = 1_024;
 

@@ -142,7 +142,7 @@ fn one_that_knows_is_told_of_the_outage_when_its_wait_is_over() {
 }
 
 #[test]
-fn a_newcomer_behind_a_candidate_in_trouble_has_it_ask_at_once_and_fails_alone() {
+fn a_newcomer_behind_a_candidate_after_an_error_has_it_ask_at_once_and_fails_alone() {
     let mut process = Process::new();
     let first = process.wait();
     process.answer(queued);
@@ -157,7 +157,7 @@ fn a_newcomer_behind_a_candidate_in_trouble_has_it_ask_at_once_and_fails_alone()
 }
 
 #[test]
-fn waiters_in_trouble_ask_at_once_when_there_is_a_connection() {
+fn waiters_after_an_error_ask_at_once_when_there_is_a_connection() {
     let mut process = Process::new();
     let _waiter = process.wait();
     process.answer(queued);
@@ -219,7 +219,7 @@ fn tries_behind_a_request_in_flight_take_nothing_of_what_may_wait_for_a_key() {
 }
 
 #[test]
-fn a_newcomer_has_a_candidate_in_trouble_ask_whose_request_ended_with_the_task() {
+fn a_newcomer_has_a_candidate_after_an_error_ask_whose_request_ended_with_the_task() {
     let mut process = Process::new();
     let _first = process.wait();
     process.answer(queued);
