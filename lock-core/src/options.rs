@@ -332,15 +332,16 @@ impl LeaseOptions {
         let (argument, detail) = match renewal {
             Renewal::Every(interval) if !(MIN_INTERVAL..=half).contains(&interval) => {
                 let detail = format!(
-                    "`renew_every` of {interval:?} (perhaps a default) is not between {MIN_INTERVAL:?} and {half:?}, half of the ttl of \
-                     {:?}: a renewal that fails must leave time for another; raise the ttl, or set another `renew_every`",
+                    "`renew_every` of {interval:?} is not between {MIN_INTERVAL:?} and {half:?}, half of the ttl of {:?}: a renewal \
+                     that fails must leave time for another; raise the ttl, or set another `renew_every` (this one may be a default)",
                     ttl.get()
                 );
                 (Argument::RenewEvery, detail)
             }
-            _ if self.max_hold.is_some_and(|most| most.is_zero()) => {
-                (Argument::MaxHold, "a `max_hold` of zero leaves no time to work; raise it; `Duration::MAX` is no bound".to_owned())
-            }
+            _ if self.max_hold.is_some_and(|most| most.is_zero()) => (
+                Argument::MaxHold,
+                "a `max_hold` of zero leaves no time to work; raise it; `Duration::MAX` is no bound".to_owned(),
+            ),
             _ if self.at_least.is_some_and(|least| least > MAX_TTL) => {
                 (Argument::AtLeast, "an `at_least` of more than 100 years is too long; lower it".to_owned())
             }

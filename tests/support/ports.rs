@@ -81,7 +81,7 @@ fn claim() -> Option<Claim> {
 
 static OWN: Mutex<Own> = Mutex::new(Own { claims: Vec::new(), handed_out: 0 });
 
-const PORTS: Range<u16> = 10_000..22_000;
+const PORTS: Range<u16> = 10_000..20_000;
 const COUNT: u16 = PORTS.end - PORTS.start;
 const BLOCK: u16 = 100;
 const BLOCKS: u16 = COUNT / BLOCK;

@@ -7,6 +7,7 @@
 use std::{
     cell::RefCell,
     fs,
+    io::ErrorKind,
     net::{Ipv4Addr, UdpSocket},
     ops::Range,
     sync::{Mutex, PoisonError},
@@ -28,7 +29,11 @@ pub(crate) fn take() {
             let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
             while own.is_none() {
                 let slots = if is_crowded() { SLOTS.start..SLOTS.start + ALWAYS } else { SLOTS };
-                *own = slots.into_iter().find_map(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok());
+                *own = slots.into_iter().find_map(|port| match UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) {
+                    Ok(slot) => Some(slot),
+                    Err(error) if error.kind() == ErrorKind::AddrInUse => None,
+                    Err(error) => panic!("a test may not begin: {error}"),
+                });
                 thread::sleep(Duration::from_millis(20));
             }
         }

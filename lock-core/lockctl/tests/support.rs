@@ -22,8 +22,9 @@ use serde_json::Value;
 pub(crate) struct Server {
     shell: Child,
     pid: String,
-    port: u16,
     pub(crate) url: String,
+    /// The name of its file of data, which no other server has: another test may get the same port.
+    mark: String,
 }
 
 impl Server {
@@ -40,12 +41,14 @@ impl Server {
     }
 
     fn launch(port: u16) -> Self {
+        static LAUNCHED: AtomicU32 = AtomicU32::new(0);
+        let mark = format!("lockctl-{}-{}.rdb", id(), LAUNCHED.fetch_add(1, Ordering::Relaxed));
         // The pipe to the shell closes when this process ends, however it ends.
         let mut shell = Command::new("sh")
             .args(["-c", r#""$@" </dev/null >/dev/null & echo $!; read -r end; kill -9 $!"#, "sh"])
             .arg(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| "redis-server".into()))
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--dbfilename", &mark(port), "--dir"])
+            .args(["--dbfilename", &mark, "--dir"])
             .arg(temp_dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -53,7 +56,7 @@ impl Server {
             .expect("a shell starts");
         let mut pid = String::new();
         BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut pid).expect("the shell says the number");
-        Self { shell, pid: pid.trim().to_owned(), port, url: format!("redis://127.0.0.1:{port}") }
+        Self { shell, pid: pid.trim().to_owned(), url: format!("redis://127.0.0.1:{port}"), mark }
     }
 
     /// Waits until it answers; false if the port is somebody else's by now.
@@ -63,7 +66,7 @@ impl Server {
             let reply = redis::cmd("CONFIG").arg("GET").arg("dbfilename").query(&mut connection);
             reply.ok().map(|(_, name): (String, String)| name)
         });
-        name == mark(self.port)
+        name == self.mark
     }
 
     /// Stops the server where it stands.
@@ -358,10 +361,6 @@ pub(crate) fn on_terminal_while(
 
 /// The limit of what ought to take much less.
 const WITHIN: Duration = Duration::from_secs(50);
-
-fn mark(port: u16) -> String {
-    format!("lockctl-{}-{port}.rdb", id())
-}
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockctl");
 

@@ -91,7 +91,7 @@ impl Calls {
     /// Passes on a message that was [published](super::Backend::publish) on the channel of the engine, or on
     /// [`EVERYONE`](super::EVERYONE). A message of an unknown form or of more than 1 MiB is ignored.
     pub fn message(&self, message: &str) {
-        if message.len() <= LONGEST {
+        if message.len() <= LONGEST && message.starts_with("lock-core:") {
             let _ = self.sender.send(Notice::Message(message.to_owned()));
         }
     }

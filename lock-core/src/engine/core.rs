@@ -359,6 +359,9 @@ impl State {
         queues.handle_timeout(now);
         if self.closed {
             queues.cleanup.forget_expired(now, |_| {});
+            if queues.is_done() {
+                queues.inquiries.forget_others();
+            }
         }
         // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
         let mut calls = queues.poll_renewals(now);
@@ -374,7 +377,7 @@ impl State {
             until = until.min(now + LONGEST_SLEEP);
         }
         self.asleep_until = until;
-        core.pulse.rest(until);
+        core.pulse.rest(until.max(now));
         let finished = self.closed && settled && self.queues.is_done() && core.owes_nothing();
         Step { now, calls, lists, messages, until, finished }
     }

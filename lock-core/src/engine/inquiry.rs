@@ -101,9 +101,24 @@ impl Inquiries {
 
     /// Adds the answer of a manager. An answer to a question that is not open is dropped.
     pub(crate) fn add(&mut self, id: u64, manager: &str, answer: String) {
-        if let Some(open) = self.open.iter_mut().find(|open| open.id == id) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.id == id)
+            && open.heard.answers.len() < MOST_ANSWERS
+        {
             open.heard.answers.entry(manager.to_owned()).or_insert(answer);
         }
+    }
+
+    /// Returns the key whose waits a question is to explain, if it is one of these.
+    pub(crate) fn key_of_waits(&self, id: u64) -> Option<&LockKey> {
+        self.open.iter().find(|open| open.id == id).and_then(|open| match &open.asker {
+            Asker::Waits(key) => Some(key),
+            Asker::Request(_) => None,
+        })
+    }
+
+    /// Drops the questions of others, since nothing is left here to be told of.
+    pub(crate) fn forget_others(&mut self) {
+        self.waiting.clear();
     }
 
     /// Takes the questions that are answered, or whose time is over.
@@ -159,6 +174,9 @@ pub(crate) fn this_process(service: &str) -> Party {
     let host = gethostname::gethostname().to_string_lossy().as_ref().into();
     Party { service: service.into(), host, process: std::process::id(), label: String::new() }
 }
+
+/// How many managers' answers to one question are kept.
+const MOST_ANSWERS: usize = 10_000;
 
 /// How many numbers of questions are kept.
 const KNOWN: usize = 64;

@@ -84,7 +84,7 @@ impl Draft {
         self.add(["waits", key.wire(), terms.label, &waited, "0", &place.to_string(), "", &mode])
     }
 
-    pub(super) fn add(&mut self, entry: [&str; 8]) -> Option<()> {
+    pub(crate) fn add(&mut self, entry: [&str; 8]) -> Option<()> {
         if self.number == MOST_ENTRIES {
             self.is_cut = true;
             return None;
@@ -128,6 +128,9 @@ impl Report {
         let is_cut = [WHOLE, CUT].iter().position(|known| *known == end)? == 1;
         let mut report = Self { is_cut, holders: Vec::new(), waiters: Vec::new() };
         while !rest.is_empty() {
+            if report.holders.len() + report.waiters.len() == MOST_ENTRIES {
+                return None;
+            }
             let [form, key, label, since, ttl, number, trace, mode] = read(&mut rest)?;
             let (service, host, label) = (Arc::clone(&service), Arc::clone(&host), label.to_owned());
             let (key, party) = (key.to_owned(), Party { service, host, process, label });
@@ -142,7 +145,7 @@ impl Report {
                 return None;
             }
         }
-        (report.holders.len() + report.waiters.len() <= MOST_ENTRIES).then_some(report)
+        Some(report)
     }
 }
 

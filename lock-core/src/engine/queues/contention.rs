@@ -261,7 +261,7 @@ impl Queues {
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
         self.deferred.lost_more(self.losses.take_all());
-        self.end_inquiries();
+        self.end_inquiries(now);
         self.ask_again(|candidate| {
             candidate.abandon_requests();
             true

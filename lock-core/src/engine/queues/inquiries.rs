@@ -13,6 +13,7 @@ use crate::{
         message::{Draft, MOST_ENTRIES, Question, Report, Subject},
     },
     error::ErrorKind,
+    info::Holder,
     key::LockKey,
 };
 
@@ -39,8 +40,11 @@ impl Queues {
             return;
         }
         let lines = &self.lines;
-        let waits = |key: &LockKey| lines.waiters_of(key).map(|(waiter, _)| waiter.asked).collect();
-        if let Some(key) = self.explanations.look(waits, now) {
+        let first = |key: &LockKey, after: Option<Moment>| {
+            let mut waits = lines.waiters_of(key).map(|(waiter, _)| waiter.asked);
+            if after.is_none() { waits.next() } else { waits.filter(|since| Some(*since) > after).min() }
+        };
+        if let Some(key) = self.explanations.look(first, now) {
             self.inquire(Subject::Holder(key.clone()), Asker::Waits(key), now);
         }
     }
@@ -48,11 +52,13 @@ impl Queues {
     /// Takes the messages that are to be published: one answer at most.
     pub(crate) fn poll_messages(&mut self, now: Moment) -> Vec<Message> {
         let mut messages = std::mem::take(&mut self.messages);
-        if let Some(question) = self.inquiries.begin_answer() {
-            match self.answer(&question, now) {
-                Some(text) => messages.push(Message { channel: question.channel, text, asks: None }),
-                None => self.inquiries.end_answer(),
+        while let Some(question) = self.inquiries.begin_answer() {
+            if let Some(text) = self.answer(&question, now) {
+                messages.push(Message { channel: question.channel, text, asks: None });
+                break;
             }
+            // Whether this process holds a key is known at once.
+            self.inquiries.end_answer();
         }
         messages
     }
@@ -84,7 +90,11 @@ impl Queues {
     pub(super) fn take_message(&mut self, message: String) {
         if let Some((question, manager)) = Report::head(&message) {
             let manager = manager.to_owned();
-            self.inquiries.add(question, &manager, message);
+            // The first that names the holder ends the question: another one must not.
+            let key = self.inquiries.key_of_waits(question);
+            if key.is_none_or(|key| holder_in(&message, key).is_some()) {
+                self.inquiries.add(question, &manager, message);
+            }
         } else if let Some(question) = Question::read(&message).filter(|question| question.channel != self.channel) {
             self.inquiries.ask(question);
         }
@@ -101,22 +111,25 @@ impl Queues {
     }
 
     /// Ends the inquiries with what there is, and drops the questions of others, since the task has ended.
-    pub(super) fn end_inquiries(&mut self) {
+    pub(super) fn end_inquiries(&mut self, now: Moment) {
         self.messages.clear();
         for (asker, heard) in self.inquiries.end() {
-            if let Asker::Request(asked) = asker {
-                self.deferred.wake(asked.answer(Ok(heard)));
+            match asker {
+                Asker::Request(asked) => self.deferred.wake(asked.answer(Ok(heard))),
+                Asker::Waits(key) => _ = self.explanations.found(&key, None, now),
             }
         }
     }
 
     /// Tells the requests that wait for a key, and the log, who holds it.
     fn explained(&mut self, key: LockKey, heard: &Heard, now: Moment) {
-        let reports = heard.answers.values().filter_map(|answer| Report::read(answer));
-        let holders = reports.flat_map(|report| report.holders).filter(|(of, _)| of == key.wire());
-        let holder = holders.map(|(_, holder)| Box::new(holder)).max_by_key(|holder| holder.fencing_token);
-        self.explanations.found(&key, holder.clone().map(|holder| (now, holder)));
-        if self.lines.waiters_of(&key).next().is_some() {
+        let holders = heard.answers.values().filter_map(|answer| holder_in(answer, &key));
+        let holder = holders.map(Box::new).max_by_key(|holder| holder.fencing_token);
+        let news = self.explanations.found(&key, holder.clone().map(|holder| (now, holder)), now);
+        let was_sent = heard.reached != Some(0);
+        if let Some(asked) = news.filter(|_| was_sent)
+            && self.lines.waiters_of(&key).any(|(waiter, _)| waiter.asked <= asked)
+        {
             self.deferred.explained(key, holder);
         }
     }
@@ -166,4 +179,10 @@ impl Queues {
             }
         }
     }
+}
+
+/// Reads the holder of a key from an answer.
+fn holder_in(answer: &str, key: &LockKey) -> Option<Holder> {
+    let holders = Report::read(answer)?.holders.into_iter();
+    holders.filter(|(of, _)| of == key.wire()).map(|(_, holder)| holder).max_by_key(|holder| holder.fencing_token)
 }

@@ -80,7 +80,7 @@ pub(crate) struct Queues {
     /// This process as others see it.
     party: Party,
     /// Questions of this manager and of others.
-    inquiries: Inquiries,
+    pub(super) inquiries: Inquiries,
     /// Questions and answers that wait to be published.
     messages: Vec<Message>,
     pub(crate) explanations: Explanations,

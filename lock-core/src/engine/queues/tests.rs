@@ -20,6 +20,10 @@ use crate::{
         asked::Asked,
         cleanup::Doubt,
         fixture::{at, key, terms},
+        inquiry::{
+            Asker,
+            message::{Draft, Question, Subject},
+        },
         tenure::{Acquired, Offer, Terms},
     },
     error::ErrorKind,
@@ -385,4 +389,38 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     drop(process.queues.take_deferred());
     assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed), "its turn has come");
     process.hold(second);
+}
+
+#[test]
+fn questions_for_a_holder_elsewhere_are_over_in_one_turn() {
+    let mut process = Process::new();
+    for id in 1..=2 {
+        let subject = Subject::Holder(LockKey::new(format!("elsewhere:{id}")).unwrap());
+        process.queues.inquiries.ask(Question { id, channel: "lock-core:calls:another".into(), subject });
+    }
+    let now = process.now();
+    assert!(process.queues.poll_messages(now).is_empty());
+    assert!(
+        !process.queues.has_messages(),
+        "the task would be due at once, and take its process for one that stood still"
+    );
+}
+
+#[test]
+fn only_an_answer_that_names_the_holder_ends_the_question_of_a_wait() {
+    let mut process = Process::new();
+    let (asked_for, other, now) = (key(), LockKey::new("other").unwrap(), process.now());
+    process.queues.inquire(Subject::Holder(asked_for.clone()), Asker::Waits(asked_for.clone()), now);
+    let id = process.queues.poll_messages(now).pop().and_then(|message| message.asks).unwrap();
+    let answer = |of: &LockKey, manager: &str| {
+        let mut draft = Draft::default();
+        draft.add(["holds", of.wire(), "", "1", "9000", "7", "", "exclusive"]).unwrap();
+        draft.finish(id, manager, &this_process("shop"))
+    };
+    process.queues.take_message(answer(&other, "lock-core:calls:a"));
+    process.queues.take_message(answer(&asked_for, "lock-core:calls:b").replace("exclusive", "something"));
+    assert!(process.queues.inquiries.take_done(now).is_empty());
+    process.queues.take_message(answer(&asked_for, "lock-core:calls:c"));
+    let done = process.queues.inquiries.take_done(now);
+    assert!(matches!(&done[..], [(Asker::Waits(_), heard)] if heard.answers.len() == 1));
 }
