@@ -1,3 +1,6 @@
+//! The future of an acquire. It waits; the engine asks. A drop ends in `Queues::leave`: the place goes to the next waiter, or the token to the
+//! clean-up.
+
 use std::{
     future::Future,
     pin::Pin,

@@ -1,4 +1,5 @@
-//! Messages between managers: questions about holders and waiters, and the answers.
+//! Publishes messages between managers: questions about holders and waiters, and the answers. Grants do not come this way: the script
+//! publishes them, and `upkeep.rs` reads them.
 
 use std::sync::Arc;
 

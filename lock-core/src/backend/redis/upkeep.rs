@@ -1,4 +1,7 @@
 //! The upkeep of the link: connects, listens for grants, watches the connection, and reconnects.
+//!
+//! What the server pushes is read by `watch`: a grant becomes a notice of [`Calls`](crate::backend::Calls), which the engine takes in
+//! `handle_notice`.
 
 use std::{
     future::{Future, pending, poll_fn},

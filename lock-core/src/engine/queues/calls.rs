@@ -1,4 +1,4 @@
-//! Calls to the backend: what waits to be sent, and what is in flight; pure.
+//! The types of calls to the backend: what waits to be sent, and what is in flight; pure. `requests.rs` moves them.
 
 use smallvec::SmallVec;
 

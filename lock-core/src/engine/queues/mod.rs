@@ -7,6 +7,9 @@
 //! backend. When it gets the key, its turn has come. When it is done, the hold of the next waiter follows inside the process
 //! ([`tenure`] says for how long), and then the release and the next candidate's request travel in one call.
 //!
+//! The task comes in by `handle_timeout` and `poll_timeout` here, `poll_transmit`, `poll_renewals` and `handle_response` in `requests.rs`, and
+//! `handle_notice` in `contention.rs`.
+//!
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
 

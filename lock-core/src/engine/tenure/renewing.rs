@@ -1,4 +1,7 @@
 //! What keeps a tenure, and what ends it: renewals, extends, requests for more fencing tokens, and late answers and grants; pure.
+//!
+//! Nothing is sent here. `Tenures::advance` finds the leases that are due, by the times of `schedule.rs`; `poll_renewals` and
+//! `renewals_answered` in `queues/requests.rs` send the requests and bring the answers.
 
 use std::{cmp::Reverse, time::Duration};
 
