@@ -5,6 +5,7 @@
 
 mod attribute;
 mod coming_from;
+mod cookbook;
 mod core;
 mod layer;
 mod testing;

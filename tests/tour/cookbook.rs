@@ -1,0 +1,342 @@
+//! The code of `docs/cookbook.md` compiles and runs: every block of it stands in here too, line by line.
+
+use std::{
+    collections::BTreeMap,
+    sync::Mutex,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use axum::http::StatusCode;
+use lock_core::{ErrorKind, FencingToken, LockManager, key};
+use lock_tests::text::compiled_blocks;
+
+use crate::tour::Result;
+
+#[test]
+fn every_block_of_the_page_is_compiled_here() {
+    let blocks = compiled_blocks(include_str!("../../docs/cookbook.md"), &[include_str!("cookbook.rs")]);
+    assert!(blocks >= 10, "only {blocks} blocks of code were found");
+}
+
+mod leader {
+    use super::*;
+
+    /// Leads, or waits for its turn to lead, until it resigns.
+    async fn stand(manager: &LockManager) -> Result {
+        loop {
+            let term = manager.lock("leader:billing").ttl(Duration::from_secs(5)).wait_forever();
+            match term.run(async |lease| lead(lease.fencing_token()).await).await {
+                Ok(resigned) => return resigned,
+                // The work has been cancelled, and another process may lead now.
+                Err(error) if error.is_lost() => tracing::warn!("deposed: {error}"),
+                Err(error) => match error.retry_after() {
+                    Some(pause) => tokio::time::sleep(pause).await, // Redis is down, for all candidates
+                    None => return Err(error.into()),
+                },
+            }
+        }
+    }
+
+    async fn lead(term: FencingToken) -> Result {
+        if term.get() == 0 { Err("no term".into()) } else { Ok(()) }
+    }
+
+    #[tokio::test]
+    async fn a_leader_resigns() -> Result {
+        let manager = LockManager::in_memory();
+        stand(&manager).await?;
+        assert!(!manager.is_locked("leader:billing").await?);
+        Ok(())
+    }
+}
+
+mod schedule {
+    use super::*;
+
+    /// Runs the job unless another machine has begun this run of it.
+    async fn nightly(manager: &LockManager, scheduled: &str) -> Result {
+        let run = manager.lock(key::join(["jobs:nightly", scheduled])).at_least(Duration::from_secs(7 * 24 * 3600));
+        match run.try_run(async |_| report(scheduled).await).await? {
+            Some(done) => done,
+            None => Ok(()),
+        }
+    }
+
+    /// The tick that is due: all machines give it the same name.
+    fn tick(period: Duration) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        (now - now % period.as_secs()).to_string()
+    }
+
+    async fn report(scheduled: &str) -> Result {
+        if scheduled.is_empty() { Err("no run".into()) } else { Ok(()) }
+    }
+
+    #[tokio::test]
+    async fn a_second_machine_finds_the_run_begun() -> Result {
+        let manager = LockManager::in_memory();
+        let scheduled = tick(Duration::from_secs(24 * 3600));
+        nightly(&manager, &scheduled).await?;
+        assert!(manager.is_locked(key::join(["jobs:nightly", &scheduled])).await?);
+        nightly(&manager, &scheduled).await
+    }
+}
+
+mod orders {
+    use super::*;
+
+    struct Line {
+        goods: &'static str,
+        count: u64,
+    }
+
+    struct Shop(Mutex<BTreeMap<&'static str, u64>>);
+
+    impl Shop {
+        /// The whole order or nothing of it, in one transaction.
+        async fn book(&self, order: &[Line], fences: Vec<FencingToken>) -> Result {
+            assert_eq!(order.len(), fences.len());
+            let mut stock = self.0.lock().expect("no panic");
+            for Line { goods, count } in order {
+                let left = stock.get_mut(goods).ok_or("no such goods")?;
+                *left = left.checked_sub(*count).ok_or("sold out")?;
+            }
+            Ok(())
+        }
+    }
+
+    async fn accept(manager: &LockManager, shop: &Shop, order: &[Line]) -> Result {
+        let keys = order.iter().map(|line| key::join(["goods", line.goods]));
+        manager
+            .lock_all(keys)
+            .run(async |leases| {
+                let fences = leases.iter().map(|lease| lease.fencing_token()).collect();
+                shop.book(order, fences).await
+            })
+            .await?
+    }
+
+    #[tokio::test]
+    async fn two_orders_of_the_same_goods_do_not_meet() -> Result {
+        let manager = LockManager::in_memory();
+        let shop = Shop(Mutex::new(BTreeMap::from([("a", 2), ("b", 2)])));
+        let (one, other) = (Line { goods: "a", count: 1 }, Line { goods: "b", count: 1 });
+        let (first, second) = ([one, other], [Line { goods: "b", count: 1 }, Line { goods: "a", count: 1 }]);
+        let (first, second) = tokio::join!(accept(&manager, &shop, &first), accept(&manager, &shop, &second));
+        first.and(second)?;
+        assert!(shop.0.lock().expect("no panic").values().all(|left| *left == 0));
+        Ok(())
+    }
+}
+
+mod accepted {
+    use super::*;
+
+    /// `POST /exports`: begins an export, unless one of this tenant runs.
+    async fn begin(manager: &LockManager, tenant: &str) -> Result<StatusCode> {
+        let request = manager.lock(key::join(["export", tenant])).max_hold(Duration::from_secs(3600));
+        let Some(guard) = request.try_acquire().await? else {
+            return Ok(StatusCode::CONFLICT);
+        };
+        tokio::spawn(async move {
+            if let Err(error) = guard.protect(export()).await {
+                tracing::error!("the export was cancelled: {error}");
+            }
+        });
+        Ok(StatusCode::ACCEPTED)
+    }
+
+    async fn export() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_export_is_refused_while_one_runs() -> Result {
+        let manager = LockManager::in_memory();
+        assert_eq!(begin(&manager, "7").await?, StatusCode::ACCEPTED);
+        assert_eq!(begin(&manager, "7").await?, StatusCode::CONFLICT);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(begin(&manager, "7").await?, StatusCode::ACCEPTED);
+        Ok(())
+    }
+}
+
+mod tenants {
+    use super::*;
+
+    async fn import(manager: &LockManager, tenant: &str, file: &str) -> Result {
+        let slot = manager.lock(key::join(["imports", tenant])).permits(3).wait(Duration::from_secs(30));
+        slot.run(async |_| load(file).await).await?
+    }
+
+    async fn load(file: &str) -> Result {
+        if file.is_empty() { Err("no file".into()) } else { Ok(()) }
+    }
+
+    #[tokio::test]
+    async fn an_import_takes_a_permit() -> Result {
+        let manager = LockManager::in_memory();
+        let _others = manager.lock("imports:7").permits(3).take(2).await?;
+        import(&manager, "7", "goods.csv").await
+    }
+}
+
+mod cache {
+    use super::*;
+
+    #[derive(Default)]
+    struct Cache(Mutex<BTreeMap<String, u64>>);
+
+    impl Cache {
+        async fn get(&self, id: &str) -> Option<u64> {
+            self.0.lock().expect("no panic").get(id).copied()
+        }
+
+        async fn set(&self, id: &str, price: u64) {
+            self.0.lock().expect("no panic").insert(id.to_owned(), price);
+        }
+    }
+
+    async fn price(manager: &LockManager, cache: &Cache, id: &str) -> Result<u64> {
+        if let Some(price) = cache.get(id).await {
+            return Ok(price);
+        }
+        let fill = async || {
+            let price = compute(id).await?;
+            cache.set(id, price).await;
+            Ok(price)
+        };
+        let filled = manager
+            .lock(key::join(["price", id]))
+            .run(async |_| match cache.get(id).await {
+                Some(price) => Ok(price), // another process has filled it meanwhile
+                None => fill().await,
+            })
+            .await;
+        match filled {
+            Ok(price) => price,
+            // Here a lock saves work and protects nothing, so the service goes on without one.
+            Err(error) if error.kind() == ErrorKind::Backend => fill().await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn compute(id: &str) -> Result<u64> {
+        COMPUTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        Ok(id.parse()?)
+    }
+
+    static COMPUTED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+    #[tokio::test]
+    async fn one_of_three_computes() -> Result {
+        let (manager, cache) = (LockManager::in_memory(), Cache::default());
+        let ask = || price(&manager, &cache, "7");
+        let (one, two, three) = tokio::join!(ask(), ask(), ask());
+        assert_eq!((one?, two?, three?), (7, 7, 7));
+        assert_eq!(COMPUTED.load(std::sync::atomic::Ordering::Relaxed), 1);
+        Ok(())
+    }
+}
+
+mod start {
+    use super::*;
+
+    async fn prepare(manager: &LockManager) -> Result {
+        let turn = manager.lock("migrations:shop").wait(Duration::from_secs(600));
+        turn.run(async |_| migrate().await).await?
+    }
+
+    async fn migrate() -> Result {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn all_instances_migrate_one_after_the_other() -> Result {
+        let manager = LockManager::in_memory();
+        let (one, other) = tokio::join!(prepare(&manager), prepare(&manager));
+        one.and(other)
+    }
+}
+
+mod webhook {
+    use super::*;
+
+    #[derive(Default)]
+    struct Orders(Mutex<BTreeMap<String, u64>>);
+
+    impl Orders {
+        async fn has(&self, event: &str) -> Result<bool> {
+            Ok(self.0.lock().expect("no panic").contains_key(event))
+        }
+
+        /// Enters the event and what follows from it, in one transaction; the event is the primary key.
+        async fn pay(&self, event: &str, order: u64) -> Result {
+            let before = self.0.lock().expect("no panic").insert(event.to_owned(), order);
+            before.map_or(Ok(()), |_| Err("twice".into()))
+        }
+    }
+
+    /// `POST /webhooks/payments`: the provider repeats an event until it gets 200.
+    async fn paid(manager: &LockManager, orders: &Orders, event: &str, order: u64) -> Result<StatusCode> {
+        let turn = manager.lock(key::join(["payment", event])).wait(Duration::from_secs(5));
+        turn.run(async |_| {
+            if !orders.has(event).await? {
+                orders.pay(event, order).await?;
+            }
+            Ok(StatusCode::OK)
+        })
+        .await?
+    }
+
+    #[tokio::test]
+    async fn an_event_that_comes_twice_is_paid_once() -> Result {
+        let (manager, orders) = (LockManager::in_memory(), Orders::default());
+        let (one, other) = tokio::join!(paid(&manager, &orders, "evt", 7), paid(&manager, &orders, "evt", 7));
+        assert_eq!((one?, other?), (StatusCode::OK, StatusCode::OK));
+        Ok(())
+    }
+}
+
+mod outbox {
+    use super::*;
+
+    struct Outbox(Mutex<Vec<u64>>);
+
+    impl Outbox {
+        async fn next(&self) -> Result<Vec<u64>> {
+            let next = self.0.lock().expect("no panic").first().copied();
+            next.map(|message| vec![message]).ok_or_else(|| "the test is over".into())
+        }
+
+        async fn mark_sent(&self, sent: &[u64]) -> Result {
+            self.0.lock().expect("no panic").retain(|message| !sent.contains(message));
+            Ok(())
+        }
+    }
+
+    async fn relay(manager: &LockManager, outbox: &Outbox) -> Result {
+        let turn = manager.lock("outbox:relay").wait_forever();
+        turn.run(async |_| {
+            loop {
+                let messages = outbox.next().await?; // waits until there are some
+                publish(&messages).await?;
+                outbox.mark_sent(&messages).await?;
+            }
+        })
+        .await?
+    }
+
+    async fn publish(messages: &[u64]) -> Result {
+        if messages.is_empty() { Err("nothing".into()) } else { Ok(()) }
+    }
+
+    #[tokio::test]
+    async fn messages_are_sent_in_order() -> Result {
+        let (manager, outbox) = (LockManager::in_memory(), Outbox(Mutex::new(vec![1, 2, 3])));
+        assert!(relay(&manager, &outbox).await.is_err_and(|error| error.to_string() == "the test is over"));
+        assert!(outbox.0.lock().expect("no panic").is_empty());
+        Ok(())
+    }
+}
