@@ -32,6 +32,8 @@ async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms
     assert_eq!(reason, "Expired");
     figure(2, "CONT to lost", span(resumed, at));
     assert_eq!(stopped.tell("check").await, "check lost");
+    let why = stopped.tell("why").await;
+    assert!(why.contains("this process stood still for ") && !why.contains("check the backend"), "{why}");
     assert_eq!(stopped.tell(&format!("count {}", server.address())).await, "stale");
     assert_eq!(stopped.tell("release").await, "failed Lost(Expired)");
     assert!(next.tell("check").await.starts_with("check held"));

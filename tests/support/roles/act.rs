@@ -14,6 +14,7 @@
 //! | `read ADDRESS` | `read NUMBER`: what is in the number there that nobody fences |
 //! | `write ADDRESS` | `written`: one more than it read, without a fencing token, whatever has become of the lease |
 //! | `extend MS` | `extended`, or `failed KIND` |
+//! | `why` | `why WORDS`: what an extension is told of a lease that is lost |
 //! | `release` | `released`, or `failed KIND` |
 //! | `drop` | `dropped`: the guard is |
 //! | `wall` | `wall MS`: what its wall clock says, in ms since 1970 |
@@ -136,6 +137,10 @@ impl Stage {
             ["extend", ttl_ms] => match self.held()?.extend(milliseconds(ttl_ms)?).await {
                 Ok(()) => println!("extended"),
                 Err(error) => println!("failed {:?}", error.kind()),
+            },
+            ["why"] => match self.held()?.extend(Duration::from_secs(1)).await {
+                Ok(()) => return Err("the lease is held".into()),
+                Err(error) => println!("why {error}"),
             },
             ["release"] => match self.held.take().ok_or(NOTHING)?.release().await {
                 Ok(()) => println!("released"),
