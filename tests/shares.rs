@@ -179,7 +179,7 @@ async fn a_server_that_takes_no_writes_says_of_no_share_that_it_is_gone() {
     let one_of_each = |operation: &dyn Fn(&LockKey, Token) -> Operation| {
         let one = || operation(&key("held"), held);
         let other = || operation(&key("other"), lacking);
-        [Batch::from([one(), other()]), Batch::from([other(), one()])]
+        [Batch::from_vec(vec![one(), other()]), Batch::from_vec(vec![other(), one()])]
     };
     let mut batches = vec![Batch::from([Operation::Acquire(acquire)])];
     batches.extend(one_of_each(&release));
@@ -202,9 +202,9 @@ async fn a_renewal_that_comes_twice_in_a_call_shortens_no_share() {
     let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
     let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
     let batches = [
-        Batch::from([acquire(twice), acquire(once)]),
-        Batch::from([renew(twice, LONG * 2), renew(once, LONG), renew(twice, LONG)]),
-        Batch::from([Operation::Release(Release::new(key("k"), once)), Operation::Inspect { key: key("k") }]),
+        Batch::from_vec(vec![acquire(twice), acquire(once)]),
+        Batch::from_vec(vec![renew(twice, LONG * 2), renew(once, LONG), renew(twice, LONG)]),
+        Batch::from_vec(vec![Operation::Release(Release::new(key("k"), once)), Operation::Inspect { key: key("k") }]),
     ];
     let said = says(&server, &batches, async |_| {}).await;
     let Some(Outcome::Shared { first, last, .. }) = said[2][1] else { panic!("one is left: {said:?}") };
@@ -217,7 +217,8 @@ async fn a_mark_of_another_program_at_a_key_is_an_error_of_that_key_only() {
     let token = Token::from_random(1).in_mode(Mode::Shared);
     server.call(&["ZADD", "k", "+inf", "lock-core:1:shared:7", "+inf", "another"]).await;
     let acquire = |name| Operation::Acquire(Acquire::new(key(name), token, LONG));
-    let batch = Batch::from([acquire("one"), Operation::Inspect { key: key("k") }, acquire("k"), acquire("two")]);
+    let batch =
+        Batch::from_vec(vec![acquire("one"), Operation::Inspect { key: key("k") }, acquire("k"), acquire("two")]);
     let said = says(&server, &[batch], async |_| {}).await;
     assert!(
         matches!(said[0][..], [Some(Outcome::Held { .. }), None, None, Some(Outcome::Held { .. })]),
@@ -237,9 +238,14 @@ async fn shares_of_a_call_are_renewed_each_by_its_own_ttl_with_and_without_a_com
         let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
         let writer = Acquire::new(key("k"), Token::from_random(4), LONG);
         let batches = [
-            Batch::from([acquire(long), acquire(short), acquire(over)]),
-            Batch::from([renew(long, LONG * 2), renew(gone, LONG * 4), renew(over, LONG * 4), renew(short, LONG)]),
-            Batch::from([Operation::Acquire(writer), Operation::Inspect { key: key("k") }]),
+            Batch::from_vec(vec![acquire(long), acquire(short), acquire(over)]),
+            Batch::from_vec(vec![
+                renew(long, LONG * 2),
+                renew(gone, LONG * 4),
+                renew(over, LONG * 4),
+                renew(short, LONG),
+            ]),
+            Batch::from_vec(vec![Operation::Acquire(writer), Operation::Inspect { key: key("k") }]),
         ];
         let said = says(&server, &batches, async |number| {
             if number == 1 {
@@ -269,7 +275,7 @@ async fn a_key_whose_shares_are_all_over_is_free_though_it_is_still_there() {
         Batch::from([acquire(over)]),
         Batch::from([acquire(permit)]),
         Batch::from([acquire(writer)]),
-        Batch::from([Operation::Release(Release::new(key("k"), writer)), acquire(over)]),
+        Batch::from_vec(vec![Operation::Release(Release::new(key("k"), writer)), acquire(over)]),
         Batch::from([Operation::Inspect { key: key("k") }]),
     ];
     let said = says(&server, &batches, async |number| {

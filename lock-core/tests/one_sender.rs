@@ -23,24 +23,24 @@ use tokio::{runtime, task::JoinSet, time::sleep};
 
 use crate::support::{ms, secs};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Slow {
     store: MemoryBackend,
     limit: Duration,
     round_trip: fn(&Batch) -> Option<Duration>,
-    panics: AtomicBool,
+    panics: Arc<AtomicBool>,
     at_once: bool,
-    calls: AtomicUsize,
+    calls: Arc<AtomicUsize>,
 }
 
 impl Slow {
     fn new(limit: Duration, round_trip: fn(&Batch) -> Option<Duration>) -> Self {
-        Self { store: MemoryBackend::new(), limit, round_trip, panics: false.into(), at_once: false, calls: 0.into() }
+        let (panics, calls) = (Arc::default(), Arc::default());
+        Self { store: MemoryBackend::new(), limit, round_trip, panics, at_once: false, calls }
     }
 
-    fn manager(self) -> (LockManager, Arc<Self>) {
-        let this = Arc::new(self);
-        (LockManager::builder().backend(Arc::clone(&this)).build().expect("a sound configuration"), this)
+    fn manager(self) -> (LockManager, Self) {
+        (LockManager::builder().backend(self.clone()).build().expect("a sound configuration"), self)
     }
 }
 

@@ -120,3 +120,24 @@ async fn future_that_is_dropped_while_it_waits_leaves_nothing_and_keeps_no_task(
     drop(manager);
     eventually(SOON, "all connections are closed", async || group.clients().await == 0).await;
 }
+
+#[tokio::test]
+async fn request_that_is_dropped_does_not_end_the_wait_of_another() {
+    let group = Group::start(1).await;
+    let manager = group.manager().await;
+    group.replicas[0].server.pause();
+    let request = |key| tokio::spawn(manager.lock(key).ttl(LONG).durability(one(LONG / 4)).acquire());
+    let before = group.waits().await;
+    let first = request("first");
+    eventually(SOON, "it waits", async || group.waits_now().await).await;
+    let second = request("second");
+    // A WAIT is counted when it ends.
+    let have_joined = async || group.waits().await > before && group.waits_now().await;
+    eventually(SOON, "they wait together", have_joined).await;
+    first.abort();
+    eventually(SOON, "the first key is free", async || group.value("first").await.is_none()).await;
+    assert!(!second.is_finished(), "the second waits on");
+    group.replicas[0].server.resume();
+    let held = within(SOON, second).await.expect("no panic").expect("the replica answers at last");
+    held.release().await.expect("it is held");
+}

@@ -13,7 +13,6 @@
 mod calls;
 mod error;
 mod grant;
-mod items;
 mod memory;
 mod operation;
 pub(crate) mod options;
@@ -34,6 +33,7 @@ use std::{
 };
 
 use futures_util::future::{self, BoxFuture, Either, Ready};
+use smallvec::SmallVec;
 
 pub(crate) use self::calls::Notice;
 #[cfg(feature = "redis")]
@@ -44,7 +44,6 @@ pub use self::{
     calls::Calls,
     error::BackendError,
     grant::Grant,
-    items::{IntoItems, Items},
     memory::MemoryBackend,
     operation::{Acquire, Operation, Place, Release, Renew},
     quorum::QuorumBackend,
@@ -65,11 +64,28 @@ use crate::{
 /// The channel to which all managers of a store listen.
 pub const EVERYONE: &str = "lock-core:calls:all";
 
-/// The operations of one call.
-pub type Batch = Items<Operation>;
+/// The operations of one call. A single one, as most are, needs no memory of its own.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{
+///     backend::{Batch, Operation},
+///     key::LockKey,
+/// };
+///
+/// # fn main() -> Result<(), lock_core::Error> {
+/// let batch = Batch::from([Operation::Inspect { key: LockKey::new("goods:1")? }]);
+/// assert_eq!(batch.len(), 1);
+/// for operation in batch {
+///     println!("{}", operation.key());
+/// }
+/// # Ok(()) }
+/// ```
+pub type Batch = SmallVec<[Operation; 1]>;
 
 /// The outcomes of the operations of a batch.
-pub type Outcomes = Items<Result<Outcome, BackendError>>;
+pub type Outcomes = SmallVec<[Result<Outcome, BackendError>; 1]>;
 
 /// The future of a backend's answer.
 pub struct Reply<T>(Either<Ready<Replied<T>>, BoxFuture<'static, Replied<T>>>);
@@ -243,76 +259,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         drop(calls);
         Box::pin(std::future::pending())
-    }
-}
-
-impl<B: Backend + ?Sized> Backend for Arc<B> {
-    fn call(&self, batch: Batch) -> Reply<Answer> {
-        (**self).call(batch)
-    }
-
-    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
-        (**self).list(prefix)
-    }
-
-    fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
-        (**self).publish(channel, message)
-    }
-
-    fn epoch(&self) -> u64 {
-        (**self).epoch()
-    }
-
-    fn answers_at_once(&self) -> bool {
-        (**self).answers_at_once()
-    }
-
-    fn grants_leases(&self) -> bool {
-        (**self).grants_leases()
-    }
-
-    fn waits_for_replicas(&self) -> Result<(), BackendError> {
-        (**self).waits_for_replicas()
-    }
-
-    fn counts_permits(&self) -> Result<(), BackendError> {
-        (**self).counts_permits()
-    }
-
-    fn is_reachable(&self) -> bool {
-        (**self).is_reachable()
-    }
-
-    fn time_limit(&self) -> Duration {
-        (**self).time_limit()
-    }
-
-    fn calls_at_once(&self) -> usize {
-        (**self).calls_at_once()
-    }
-
-    fn identity(&self) -> Option<Arc<str>> {
-        (**self).identity()
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        (**self).health()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        (**self).clock()
-    }
-
-    fn is_settled(&self) -> bool {
-        (**self).is_settled()
-    }
-
-    fn is_held_up(&self) -> bool {
-        (**self).is_held_up()
-    }
-
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        (**self).upkeep(calls)
     }
 }
 

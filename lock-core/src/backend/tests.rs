@@ -1,103 +1,97 @@
-mod late;
+//! Many processes that wait for one key and read late what they are told, as on a machine that is short of CPU; virtual time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::*;
-use crate::clock::Moment;
-use crate::error::ErrorKind;
+use crate::LockManager;
 
-/// A backend whose every answer differs from the default.
-#[derive(Debug, Default)]
-struct Odd {
-    polled: Arc<AtomicBool>,
+/// A store whose answers and messages come late.
+#[derive(Clone, Debug)]
+struct Late {
+    store: MemoryBackend,
+    answers: Duration,
+    messages: Duration,
 }
 
-#[derive(Debug)]
-struct Stopped;
-
-impl Clock for Stopped {
-    fn now(&self) -> Moment {
-        Moment::NEVER
-    }
-
-    fn sleep(&self, _: Duration) -> crate::clock::Sleep {
-        Box::pin(std::future::pending())
-    }
-}
-
-impl Backend for Odd {
-    fn call(&self, _: Batch) -> Reply<Answer> {
-        Reply::ready(Err(BackendError::denied("odd")))
+impl Backend for Late {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let (reply, late) = (self.store.call(batch), self.answers);
+        Reply::new(async move {
+            sleep(late).await;
+            reply.await
+        })
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
-        Reply::ready(Err(BackendError::unsupported(prefix)))
-    }
-
-    fn epoch(&self) -> u64 {
-        7
-    }
-
-    fn is_reachable(&self) -> bool {
-        false
-    }
-
-    fn time_limit(&self) -> Duration {
-        Duration::from_secs(7)
-    }
-
-    fn identity(&self) -> Option<Arc<str>> {
-        Some("odd".into())
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        vec![NodeHealth::new("odd", true)]
+        self.store.list(prefix)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(Stopped)
+        self.store.clock()
     }
 
-    fn is_settled(&self) -> bool {
-        false
-    }
-
-    fn is_held_up(&self) -> bool {
+    fn grants_leases(&self) -> bool {
         true
     }
 
-    fn upkeep(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let polled = Arc::clone(&self.polled);
-        Box::pin(async move { polled.store(true, Ordering::SeqCst) })
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (told, mut notices) = Calls::new(Arc::clone(calls.channel()));
+        let (upkeep, late) = (self.store.upkeep(told), self.messages);
+        Box::pin(async move {
+            let passes = async {
+                while let Some(notice) = notices.recv().await {
+                    let (calls, at) = (calls.clone(), Instant::now() + late);
+                    tokio::spawn(async move {
+                        sleep_until(at).await;
+                        match notice {
+                            Notice::Granted(grant) => calls.granted(grant),
+                            Notice::Listening(listening) => calls.listening(listening),
+                            other => calls.pass_on(other),
+                        }
+                    });
+                }
+            };
+            tokio::join!(upkeep, passes);
+        })
     }
 }
 
-#[tokio::test]
-async fn arc_of_a_backend_is_that_backend() {
-    fn given(backend: impl Backend) -> Arc<dyn Backend> {
-        Arc::new(backend)
+/// How many of so many processes had the key within a minute, each for a millisecond.
+async fn served(processes: usize, answers: Duration, messages: Duration) -> (usize, Duration) {
+    let late = Late { store: MemoryBackend::new(), answers, messages };
+    let holder = LockManager::builder().backend(late.store.clone()).build().unwrap();
+    let guard = holder.lock("k").await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..processes {
+        let manager = LockManager::builder().backend(late.clone()).build().unwrap();
+        waiting.spawn(async move {
+            let guard = manager.lock("k").wait(Duration::from_secs(60)).await.ok()?;
+            sleep(Duration::from_millis(1)).await;
+            guard.release().await.ok()
+        });
     }
-    let odd = Odd::default();
-    let polled = Arc::clone(&odd.polled);
-    let shared = given(odd);
-    let backend = given(shared);
-    assert_eq!(backend.call(Batch::new()).await.expect_err("odd").kind(), ErrorKind::Denied);
-    assert_eq!(backend.list("p".to_owned()).await.expect_err("odd").to_string(), "p");
-    assert_eq!((backend.epoch(), backend.time_limit()), (7, Duration::from_secs(7)));
-    assert!(!backend.is_reachable() && !backend.is_settled() && backend.is_held_up());
-    assert_eq!(backend.identity().as_deref(), Some("odd"));
-    assert_eq!(backend.health()[0].address(), "odd");
-    assert_eq!(backend.clock().now(), Moment::NEVER);
-    backend.upkeep(Calls::new("channel".into()).0).await;
-    assert!(polled.load(Ordering::SeqCst));
+    sleep(Duration::from_secs(5)).await;
+    let begun = Instant::now();
+    guard.release().await.unwrap();
+    let served = waiting.join_all().await.into_iter().flatten().count();
+    (served, begun.elapsed())
 }
 
-#[test]
-fn items_are_taken_apart_in_order() {
-    let mut items: Items<_> = (0..5).collect();
-    let rest = items.split_off(2);
-    assert_eq!((&items[..], &rest[..]), (&[0, 1][..], &[2, 3, 4][..]));
-    items.extend(rest.into_iter().rev());
-    assert_eq!(items.pop(), Some(2));
-    assert_eq!((items.into_iter().collect::<Vec<_>>(), Items::from([7]).len()), (vec![0, 1, 4, 3], 1));
+/// A waiter that comes too late for its turn costs the others no more than its own time: the rate falls with the lateness, and does not
+/// collapse.
+#[tokio::test(start_paused = true)]
+async fn waiters_that_read_late_are_served_as_fast_as_they_read() {
+    for (answers, messages) in [(1, 1), (1, 300), (1, 900), (1, 1_500), (300, 300), (900, 900), (1_500, 1_500)] {
+        let late = |ms| Duration::from_millis(ms);
+        let (served, took) = served(100, late(answers), late(messages)).await;
+        println!("answers {answers} ms late, messages {messages} ms late: {served} of 100 in {took:?}");
+        // One after the other, each as late as its answers: how many fit into the 55 s that are left of their wait. Two fifths of that.
+        let least = (55_000 / answers * 2 / 5).min(100);
+        assert!(served as u64 >= least, "{served} of {least}");
+    }
 }

@@ -168,7 +168,7 @@ impl Suite<'_> {
         self.call(release(&key, one)).await;
         // Releases in the same batch come first.
         self.acquire(&key, one, LONG).await;
-        let batch = Batch::from([release(&key, one), expecting(two)]);
+        let batch = Batch::from_vec(vec![release(&key, one), expecting(two)]);
         let answer = self.backend.call(batch).await.expect("a backend that works answers");
         let last = answer.outcomes.last().and_then(|outcome| outcome.clone().ok()).expect("an outcome for each item");
         assert!(held(last).expect("a key that was released is held") > again, "in the order of the batch");

@@ -34,7 +34,7 @@ impl Quorum {
         let mut whole = Answer::new([]);
         let mut end = Some(end);
         while !batch.is_empty() {
-            let rest = end.map_or_else(Batch::new, |end| batch.split_off(end));
+            let rest = end.map_or_else(Batch::new, |end| batch.drain(end..).collect());
             let items = batch.len();
             let part = std::mem::replace(&mut batch, rest);
             match self.decide(part).await {

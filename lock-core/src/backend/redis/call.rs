@@ -33,7 +33,7 @@ pub(super) async fn call(way: Way<'_>, mut batch: Batch) -> Result<Answer, Backe
         return acquire_free(way, batch, limit).await;
     }
     // Both leave at once, in this order.
-    let last = batch.split_off(begin);
+    let last: Batch = batch.drain(begin..).collect();
     let counts = [batch.len(), last.len()];
     let rest = Box::pin(execute(way.clone(), batch, limit, Tried::default()));
     let (first, second) = join(rest, acquire_free(way, last, limit)).await;

@@ -14,9 +14,9 @@ mod handshake;
 mod info;
 mod link;
 mod listeners;
-mod messages;
 mod names;
 mod pauses;
+mod publish;
 mod renewals;
 mod replicas;
 mod reply;
@@ -160,7 +160,7 @@ impl Backend for RedisBackend {
     }
 
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
-        Reply::new(messages::publish(self.servers.clone(), channel, message))
+        Reply::new(publish::publish(self.servers.clone(), channel, message))
     }
 
     fn epoch(&self) -> u64 {

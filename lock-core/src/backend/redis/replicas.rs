@@ -4,21 +4,19 @@
 //! renewals keep the first connection, and what is to be confirmed is written once more over the second. Replication is one
 //! stream: a replica that has this write has all that came before it, the acquire among it.
 //!
-//! The connection has one `WAIT` at a time. What is to be confirmed meanwhile gathers, and joins when it is over.
+//! The upkeep does both for all requests. The connection has one `WAIT` at a time. What is to be confirmed meanwhile gathers, and joins
+//! when it is over.
 
 mod open;
 
 use std::{
+    mem,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use tokio::{
-    sync::{
-        Mutex as AsyncMutex,
-        oneshot::{self, error::TryRecvError},
-    },
-    time::{Instant, timeout_at},
+    sync::{Notify, oneshot},
+    time::{Instant, timeout},
 };
 
 use self::open::Open;
@@ -33,24 +31,14 @@ use crate::{
     replicas::{OTHERS_WAIT, Replicas},
 };
 
-/// All that waits for replicas of a node. Clones of a backend share it.
-#[derive(Debug, Default)]
+/// The requests that wait for replicas of a node, on their way to the upkeep. Clones of a backend share it.
+#[derive(Default)]
 pub(super) struct Replication {
-    /// Requests that join the line next.
     newcomers: Mutex<Vec<Asked>>,
-    /// Worked on by one of the requests at a time, for all.
-    line: AsyncMutex<Line>,
+    /// Told when there are newcomers.
+    wanted: Notify,
 }
 
-/// The connection, and what waits on it.
-#[derive(Debug, Default)]
-struct Line {
-    /// Taken out while it is in use: a request that is dropped in the midst of it drops the connection, too.
-    open: Option<Open>,
-    waiting: Vec<Waiting>,
-}
-
-#[derive(Debug)]
 struct Asked {
     tag: Tag,
     batch: Batch,
@@ -59,171 +47,119 @@ struct Asked {
 }
 
 /// A request whose renewals were executed.
-#[derive(Debug)]
 struct Waiting {
+    asked: Asked,
     answer: Answer,
-    replicas: Replicas,
     until: Instant,
-    sender: oneshot::Sender<Result<Answer, BackendError>>,
+}
+
+/// The connection of one upkeep, and what waits on it.
+#[derive(Default)]
+struct Line {
+    open: Option<Open>,
+    newcomers: Vec<Asked>,
+    waiting: Vec<Waiting>,
 }
 
 impl Replication {
-    /// Closes the connection, unless a request works on it.
-    pub(super) fn close(&self) {
-        if let Ok(mut line) = self.line.try_lock() {
-            line.open = None;
-        }
-    }
-
     /// Executes a batch of renewals, all of which wait for the same replicas, and whose side keys have the tag.
     pub(super) async fn confirm(&self, connector: &Connector, tag: Tag, batch: Batch) -> Result<Answer, BackendError> {
         let Some(replicas) = replicas_of(&batch) else {
             let why = "renewals that wait for replicas share no call with others";
             return Err(BackendError::unsupported(why).did_not_happen());
         };
-        let limit = Instant::now() + replicas.timeout() + OTHERS_WAIT + connector.limit();
-        let (sender, mut receiver) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         lock(&self.newcomers).push(Asked { tag, batch, replicas, sender });
-        let answer = async {
-            loop {
-                let mut line = tokio::select! {
-                    biased;
-                    answer = &mut receiver => return answer.ok(),
-                    line = self.line.lock() => line,
-                };
-                match receiver.try_recv() {
-                    // Nobody else works on the line.
-                    Err(TryRecvError::Empty) => line.step(connector, &self.newcomers).await,
-                    answer => return answer.ok(),
-                }
-            }
-        };
-        match timeout_at(limit, answer).await {
-            Ok(Some(answer)) => answer,
-            // The request that worked on the line was dropped meanwhile, with the connection.
-            Ok(None) => Err(broken_off(connector)),
+        self.wanted.notify_one();
+        match timeout(replicas.timeout() + OTHERS_WAIT + connector.limit(), answer).await {
+            Ok(Ok(answer)) => answer,
+            // The upkeep has ended, and the connection with it.
+            Ok(Err(_)) => Err(failure::closed(&connector.address())),
             Err(_) => Err(connector.out_of_time()),
+        }
+    }
+
+    /// Answers the requests for as long as it is polled.
+    pub(super) async fn serve(&self, connector: &Connector) {
+        let mut line = Line::default();
+        loop {
+            line.waiting.retain(|waiting| !waiting.asked.sender.is_closed());
+            if line.waiting.is_empty() {
+                self.wanted.notified().await;
+            }
+            line.newcomers = mem::take(&mut *lock(&self.newcomers));
+            line.newcomers.retain(|asked| !asked.sender.is_closed());
+            if let Err(error) = line.step(connector).await {
+                line.fail(&error);
+            }
         }
     }
 }
 
 impl Line {
-    /// Lets newcomers join, and waits for replicas once.
-    async fn step(&mut self, connector: &Connector, newcomers: &Mutex<Vec<Asked>>) {
-        self.waiting.retain(|waiting| !waiting.sender.is_closed());
-        if self.open.is_none() {
-            // Their writes went over a connection that is gone.
-            self.fail(&broken_off(connector));
+    /// Lets newcomers join, and waits for replicas once. After an error, the connection is gone.
+    async fn step(&mut self, connector: &Connector) -> Result<(), BackendError> {
+        if self.newcomers.is_empty() && self.waiting.is_empty() {
+            return Ok(());
         }
-        let newcomers = std::mem::take(&mut *lock(newcomers));
-        let newcomers: Vec<_> = newcomers.into_iter().filter(|asked| !asked.sender.is_closed()).collect();
-        let result = match self.usable(connector).await {
-            Ok(open) => self.join_and_wait(connector, open, newcomers).await,
-            Err(error) => {
-                newcomers.into_iter().for_each(|asked| asked.answer(Err(error.clone())));
-                Err(error)
-            }
+        let mut open = match self.open.take() {
+            // What waits was written over it.
+            Some(open) if !self.waiting.is_empty() || open.is_fit(connector) => open,
+            _ => Open::connect(connector).await?,
         };
-        match result {
-            Ok(open) => self.open = Some(open),
-            Err(error) => self.fail(&error),
-        }
-    }
-
-    /// Takes the connection, or makes one. A connection that was not used for long may have ended unnoticed, and is replaced.
-    async fn usable(&mut self, connector: &Connector) -> Result<Open, BackendError> {
-        match self.open.take() {
-            Some(open) if !self.waiting.is_empty() => Ok(open),
-            Some(open) if open.used.elapsed() < IDLE && open.is_beside(connector) => Ok(open),
-            _ => Open::connect(connector).await,
-        }
-    }
-
-    /// Uses the connection, and gives it back if it still works.
-    async fn join_and_wait(
-        &mut self,
-        connector: &Connector,
-        mut open: Open,
-        newcomers: Vec<Asked>,
-    ) -> Result<Open, BackendError> {
-        if !newcomers.is_empty() {
-            open = self.join(connector, open, newcomers).await?;
-        }
-        let Some(soonest) = self.waiting.iter().map(|waiting| waiting.until).min() else { return Ok(open) };
-        let least = self.waiting.iter().map(|waiting| waiting.replicas.min()).min().unwrap_or(1);
-        // Newcomers should not wait for longer than this.
-        let most = soonest.saturating_duration_since(Instant::now()).min(OTHERS_WAIT);
-        let had = open.wait(connector, least, most).await?;
-        let now = Instant::now();
-        let mut late = Vec::new();
-        for waiting in std::mem::take(&mut self.waiting) {
-            if had >= waiting.replicas.min() {
-                let _ = waiting.sender.send(Ok(waiting.answer));
-            } else if now >= waiting.until {
-                late.push(waiting);
-            } else {
-                self.waiting.push(waiting);
-            }
-        }
-        if late.is_empty() {
-            return Ok(open);
-        }
-        // Slow replicas differ from missing ones, so the error says how many are connected. Asking delays the answer by one command at
-        // most.
-        let connected = open.replicas(connector).await;
-        for Waiting { answer, replicas, sender, .. } in late {
-            let _ =
-                sender.send(Ok(without_replicas(answer, replicas, had, connected.as_ref().ok().copied().flatten())));
-        }
-        connected.map(|_| open)
-    }
-
-    /// Executes the renewals of newcomers. Those that succeed then wait for replicas.
-    async fn join(
-        &mut self,
-        connector: &Connector,
-        mut open: Open,
-        newcomers: Vec<Asked>,
-    ) -> Result<Open, BackendError> {
-        let mut renewed = renew(connector, &mut open, &newcomers).await;
-        if let Err(Unanswered::Broken(error)) = &renewed {
+        let mut renewed = renew(connector, &mut open, &self.newcomers).await;
+        if let Err(Unanswered::Broken(_)) = renewed {
             // It may have ended long ago, and a renewal may be repeated.
-            self.fail(error);
-            renewed = match Open::connect(connector).await {
-                Ok(next) => {
-                    open = next;
-                    renew(connector, &mut open, &newcomers).await
-                }
-                Err(error) => Err(Unanswered::Broken(error)),
-            };
+            open = Open::connect(connector).await?;
+            self.newcomers.extend(self.waiting.drain(..).map(|waiting| waiting.asked));
+            renewed = renew(connector, &mut open, &self.newcomers).await;
         }
-        let is_refused = matches!(renewed, Err(Unanswered::Refused(_)));
-        let (answers, broken) = match renewed.map_err(|unanswered| connector.failed(unanswered)) {
-            Ok(answers) => (answers, None),
-            // Credentials that are over do not come back to life.
-            Err(error) => {
-                let is_over = !is_refused || error.kind() == ErrorKind::Denied;
-                (newcomers.iter().map(|_| Err(error.clone())).collect(), is_over.then_some(error))
-            }
-        };
+        let answers = renewed.map_err(|unanswered| connector.failed(unanswered))?;
         let now = Instant::now();
-        for (asked, answer) in newcomers.into_iter().zip(answers) {
+        for (asked, answer) in self.newcomers.drain(..).zip(answers) {
             match answer.map(only_written) {
                 Ok(answer) if answer.outcomes.iter().any(is_renewed) => {
-                    let Asked { replicas, sender, .. } = asked;
-                    self.waiting.push(Waiting { answer, replicas, until: now + replicas.timeout(), sender });
+                    self.waiting.push(Waiting { until: now + asked.replicas.timeout(), asked, answer });
                 }
                 answer => asked.answer(answer),
             }
         }
-        broken.map_or(Ok(open), Err)
+        self.wait(connector, &mut open).await?;
+        self.open = Some(open);
+        Ok(())
     }
 
-    /// Answers all that wait with an error.
-    fn fail(&mut self, error: &BackendError) {
-        for waiting in self.waiting.drain(..) {
-            let _ = waiting.sender.send(Err(error.clone()));
+    /// Waits for replicas, and answers the requests that have them or whose time is over.
+    async fn wait(&mut self, connector: &Connector, open: &mut Open) -> Result<(), BackendError> {
+        let Some(soonest) = self.waiting.iter().map(|waiting| waiting.until).min() else { return Ok(()) };
+        let least = self.waiting.iter().map(|waiting| waiting.asked.replicas.min()).min().unwrap_or(1);
+        // Newcomers should not wait for longer than this.
+        let most = soonest.saturating_duration_since(Instant::now()).min(OTHERS_WAIT);
+        let had = open.wait(connector, least, most).await?;
+        let now = Instant::now();
+        let is_enough = |waiting: &Waiting| had >= waiting.asked.replicas.min();
+        let is_late = |waiting: &Waiting| !is_enough(waiting) && now >= waiting.until;
+        // Slow replicas differ from missing ones, so the error says how many are connected. Asking delays the answer by one command at
+        // most.
+        let connected = match self.waiting.iter().any(is_late) {
+            true => open.replicas(connector).await,
+            false => Ok(None),
+        };
+        let known = connected.as_ref().ok().copied().flatten();
+        for waiting in self.waiting.extract_if(.., |waiting| is_enough(waiting) || is_late(waiting)) {
+            let is_enough = is_enough(&waiting);
+            let Waiting { asked, answer, .. } = waiting;
+            let lacking = |answer| without_replicas(answer, asked.replicas, had, known);
+            let answer = if is_enough { answer } else { lacking(answer) };
+            asked.answer(Ok(answer));
         }
+        connected.map(drop)
+    }
+
+    /// Answers all requests with an error.
+    fn fail(&mut self, error: &BackendError) {
+        let waiting = self.waiting.drain(..).map(|waiting| waiting.asked);
+        self.newcomers.drain(..).chain(waiting).for_each(|asked| asked.answer(Err(error.clone())));
     }
 }
 
@@ -234,52 +170,45 @@ impl Asked {
     }
 }
 
-/// Executes the renewals of some requests, in as few calls as can be. A user may have lost the rights to one of the keys: then
-/// each request has a call of its own.
+/// Executes the renewals of some requests.
 async fn renew(
     connector: &Connector,
     open: &mut Open,
     asked: &[Asked],
 ) -> Result<Vec<Result<Answer, BackendError>>, Unanswered> {
-    let Some(Asked { tag, .. }) = asked.first() else { return Ok(Vec::new()) };
-    // Slots share no call.
-    if asked.iter().all(|asked| asked.tag == *tag) {
-        let whole = asked.iter().flat_map(|asked| asked.batch.iter().map(writing)).collect();
-        match evaluate_all(connector, open, *tag, whole).await {
-            Ok(answer) => {
-                let mut outcomes = answer.outcomes.into_iter();
-                let part = |asked: &Asked| Ok(Answer::new(outcomes.by_ref().take(asked.batch.len())));
-                return Ok(asked.iter().map(part).collect());
-            }
-            Err(Unanswered::Refused(_)) if asked.len() > 1 => {}
-            Err(unanswered) => return Err(unanswered),
-        }
-    }
     let mut answers = Vec::with_capacity(asked.len());
-    for Asked { tag, batch, .. } in asked {
-        answers.push(match evaluate_all(connector, open, *tag, batch.iter().map(writing).collect()).await {
-            Ok(answer) => Ok(answer),
-            Err(Unanswered::Refused(error)) => Err(connector.refusal(error)),
-            Err(unanswered) => return Err(unanswered),
-        });
+    // Slots share no call.
+    for part in asked.chunk_by(|one, next| one.tag == next.tag) {
+        let together = evaluate(connector, open, part).await;
+        let Err(Unanswered::Refused(_)) = together else {
+            answers.extend(together?.into_iter().map(Ok));
+            continue;
+        };
+        // The user may have lost the rights to one of the keys.
+        for one in part.chunks(1) {
+            match evaluate(connector, open, one).await {
+                Err(Unanswered::Refused(error)) => {
+                    let error = connector.refusal(error);
+                    open.is_denied |= error.kind() == ErrorKind::Denied;
+                    answers.push(Err(error));
+                }
+                alone => answers.extend(alone?.into_iter().map(Ok)),
+            }
+        }
     }
     Ok(answers)
 }
 
-/// Executes a batch in calls of a size that the script can take.
-async fn evaluate_all(
-    connector: &Connector,
-    open: &mut Open,
-    tag: Tag,
-    mut batch: Batch,
-) -> Result<Answer, Unanswered> {
-    let mut whole = Answer::new([]);
-    while !batch.is_empty() {
-        let rest = batch.split_off(batch.len().min(BATCH));
-        let part = std::mem::replace(&mut batch, rest);
-        whole.append(open.evaluate(connector, tag, &part).await?);
+/// Executes the renewals of requests with the same tag, in calls of a size that the script can take.
+async fn evaluate(connector: &Connector, open: &mut Open, asked: &[Asked]) -> Result<Vec<Answer>, Unanswered> {
+    let Some(Asked { tag, .. }) = asked.first() else { return Ok(Vec::new()) };
+    let whole: Vec<_> = asked.iter().flat_map(|asked| asked.batch.iter().map(writing)).collect();
+    let mut outcomes = Vec::with_capacity(whole.len());
+    for part in whole.chunks(BATCH) {
+        outcomes.extend(open.evaluate(connector, *tag, part).await?.outcomes);
     }
-    Ok(whole)
+    let mut outcomes = outcomes.into_iter();
+    Ok(asked.iter().map(|asked| Answer::new(outcomes.by_ref().take(asked.batch.len()))).collect())
 }
 
 /// A renewal that always writes. Redis does not replicate an expiry that stays the same, so there would be nothing to wait for.
@@ -332,21 +261,17 @@ fn without_replicas(mut answer: Answer, replicas: Replicas, had: u32, connected:
     answer
 }
 
-fn broken_off(connector: &Connector) -> BackendError {
-    failure::closed(&connector.address())
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How many renewals one call has at most.
 const BATCH: usize = 256;
-/// How long a connection that is not used counts as usable.
-const IDLE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         backend::{Renew, Token},

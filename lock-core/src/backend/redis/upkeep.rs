@@ -41,10 +41,15 @@ use crate::{
 pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
     match connector.sentinels().cloned() {
         Some(sentinels) => {
-            join(sentinels.keep(), keep_link(connector, calls)).await;
+            join(sentinels.keep(), keep_server(connector, calls)).await;
         }
-        None => keep_link(connector, calls).await,
+        None => keep_server(connector, calls).await,
     }
+}
+
+/// Keeps a connection to a server with locks, and waits for its replicas on behalf of requests, for as long as it is polled.
+pub(super) async fn keep_server(connector: Arc<Connector>, calls: Calls) {
+    join(keep_link(Arc::clone(&connector), calls), connector.replication.serve(&connector)).await;
 }
 
 /// Keeps a connection to one server for as long as it is polled.
@@ -248,7 +253,6 @@ struct EndOfUpkeep<'a> {
 impl Drop for EndOfUpkeep<'_> {
     fn drop(&mut self) {
         take_down(self.connector, self.epoch);
-        self.connector.replication.close();
     }
 }
 

@@ -199,7 +199,7 @@ impl Trial {
             let another = Acquire::new(key.clone(), Token::from_random(ANOTHER), Duration::from_secs(1));
             let force = Operation::Force { key, foreign: true };
             // The store in memory has executed it when the call returns.
-            drop(self.memory.call(Batch::from([force, Operation::Acquire(another)])));
+            drop(self.memory.call(Batch::from_vec(vec![force, Operation::Acquire(another)])));
         }
     }
 

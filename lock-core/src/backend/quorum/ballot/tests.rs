@@ -446,7 +446,7 @@ fn an_empty_batch_is_answered_when_a_majority_lives() {
 
 #[test]
 fn each_item_of_a_batch_is_decided_by_itself() {
-    let mut ballot = Ballot::new(Batch::from([release(), renew(0)]), 3, 0);
+    let mut ballot = Ballot::new(Batch::from_vec(vec![release(), renew(0)]), 3, 0);
     let both = |one, other| Ok(Answer::new([Ok(one), Ok(other)]));
     ballot.vote(0, both(Outcome::Released, Outcome::Gone));
     assert_eq!(ballot.certainty(), Certainty::Open);

@@ -181,7 +181,7 @@ async fn a_release_that_is_in_flight_when_a_node_fails_is_answered_by_the_others
         node.store().call(Batch::from([acquire("ours", ours)])).await.unwrap();
     }
     let release = Operation::Release(Release::new(key("ours"), ours));
-    let call = tokio::spawn(quorum.call(Batch::from([release, acquire("busy", next)])));
+    let call = tokio::spawn(quorum.call(Batch::from_vec(vec![release, acquire("busy", next)])));
     let begun = Instant::now();
     // The first node has answered, and the second one has not, which counts from a later time.
     tokio::time::sleep(Duration::from_micros(500)).await;

@@ -52,7 +52,7 @@ pub(super) async fn learn(cluster: &Cluster) -> Result<(), BackendError> {
     let new = Map::of(&view.ranges, &known, &cluster.nodes).into();
     // Before the map, as both are looked at when that comes.
     cluster.is_ok.send_replace(view.is_ok);
-    note_replaced(cluster, &new);
+    note_replaced(cluster, &view.ranges, &new);
     if !new.is_as(&known) {
         cluster.nodes.reorder();
         cluster.map.send_replace(new);
@@ -61,11 +61,11 @@ pub(super) async fn learn(cluster: &Cluster) -> Result<(), BackendError> {
 }
 
 /// Says which nodes have taken the place of others. It compares what was learned, as redirections move slots one by one.
-fn note_replaced(cluster: &Cluster, new: &Arc<Map>) {
+fn note_replaced(cluster: &Cluster, ranges: &[Range], new: &Arc<Map>) {
     let mut learned = cluster.learned.lock().unwrap_or_else(PoisonError::into_inner);
     let before = mem::replace(&mut *learned, Arc::clone(new));
     drop(learned);
-    if let Some(slots) = before.replaced_by(new) {
+    if let Some(slots) = before.replaced_by(ranges) {
         log!(info, cluster = cluster.addresses(), "{slots}");
     }
 }

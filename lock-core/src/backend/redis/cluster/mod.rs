@@ -34,7 +34,7 @@ use super::{
     call,
     connector::{Connector, Shared},
     link::Link,
-    messages, replicas,
+    publish, replicas,
     settings::Settings,
     slot,
     stream::Address,
@@ -146,13 +146,12 @@ impl Cluster {
         let map = self.known_map(Instant::now() + self.limit()).await?;
         let node = map.nodes().iter().find(|node| node.link.is_up()).or_else(|| map.nodes().first());
         let node = node.ok_or_else(|| self.unknown())?;
-        let published = messages::at_node(node, channel, message);
+        let published = publish::at_node(node, channel, message);
         if !is_counted {
             return published.await.map(|_| None);
         }
         let others = map.nodes().iter().filter(|other| !Arc::ptr_eq(other, node));
-        let (reached, counts) =
-            join(published, join_all(others.map(|node| messages::subscribers(node, channel)))).await;
+        let (reached, counts) = join(published, join_all(others.map(|node| publish::subscribers(node, channel)))).await;
         let reached = reached?;
         Ok(counts.into_iter().all(|count| count.is_ok_and(|count| count == reached)).then_some(reached))
     }

@@ -19,7 +19,7 @@ use super::{
     super::{
         connector::Connector,
         pauses::{REFUSED_PAUSE, drawn, pauses},
-        upkeep::keep_link,
+        upkeep::keep_server,
     },
     Cluster,
     learn::learn,
@@ -181,7 +181,7 @@ impl<'a> Keeper<'a> {
             if !self.kept.iter().any(|(kept, _)| Arc::ptr_eq(kept, node)) {
                 let (told, notice) = Calls::new(Arc::clone(self.calls.channel()));
                 let (abort, registration) = AbortHandle::new_pair();
-                self.upkeeps.push(Abortable::new(Box::pin(keep_link(Arc::clone(node), told)), registration));
+                self.upkeeps.push(Abortable::new(Box::pin(keep_server(Arc::clone(node), told)), registration));
                 self.kept.push((Arc::clone(node), abort));
                 let name = Arc::clone(&node.name);
                 let told = unfold(notice, |mut notice| async move { Some((notice.recv().await?, notice)) });

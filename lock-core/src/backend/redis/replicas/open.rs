@@ -1,6 +1,6 @@
 //! The connection over which replicas are waited for.
 
-use std::{fmt, sync::atomic::Ordering, time::Duration};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use redis::{Cmd, Value};
 use tokio::time::{Instant, timeout};
@@ -14,7 +14,7 @@ use super::super::{
     script,
     slot::Tag,
 };
-use crate::backend::{Answer, BackendError, Batch};
+use crate::backend::{Answer, BackendError, Operation};
 
 /// A connection that nothing is in flight over.
 pub(super) struct Open {
@@ -22,7 +22,9 @@ pub(super) struct Open {
     /// The epoch of the first connection when this was made: the next one may lead to another server.
     epoch: u64,
     /// When it was used last.
-    pub(super) used: Instant,
+    used: Instant,
+    /// Whether the user was denied something over it. Credentials that are over do not come back to life.
+    pub(super) is_denied: bool,
 }
 
 impl Open {
@@ -36,7 +38,7 @@ impl Open {
         let opened = timeout(connector.settings.access.connect_limit, opened).await;
         let opened = opened.map_err(|_| connector.out_of_time())?.map_err(|Failure { error, .. }| error)?;
         let connected = opened.map_err(|error| failure::of(error, &connector.address()))?;
-        let mut open = Self { connected, epoch, used: Instant::now() };
+        let mut open = Self { connected, epoch, used: Instant::now(), is_denied: false };
         let mut name = redis::cmd("CLIENT");
         name.arg("SETNAME").arg(&connector.settings.access.client_name);
         match open.send(connector, &name, connector.limit()).await {
@@ -46,9 +48,9 @@ impl Open {
         }
     }
 
-    /// Whether it surely leads to the server that the first connection leads to.
-    pub(super) fn is_beside(&self, connector: &Connector) -> bool {
-        self.epoch == connector.link.newest()
+    /// Whether it can be used after a pause: it may have ended unnoticed, or lead to another server than the first connection.
+    pub(super) fn is_fit(&self, connector: &Connector) -> bool {
+        self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !self.is_denied
     }
 
     /// Runs one command. After anything but a reply or a refusal, the connection is of no further use.
@@ -71,7 +73,7 @@ impl Open {
         &mut self,
         connector: &Connector,
         tag: Tag,
-        batch: &Batch,
+        batch: &[Operation],
     ) -> Result<Answer, Unanswered> {
         let mut reply = self.send(connector, &script::evalsha(tag, batch), connector.limit()).await;
         if matches!(&reply, Err(Unanswered::Refused(error)) if failure::is_no_script(error)) {
@@ -110,8 +112,5 @@ impl Open {
     }
 }
 
-impl fmt::Debug for Open {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open").field("used", &self.used).finish_non_exhaustive()
-    }
-}
+/// How long a connection that is not used counts as usable.
+const IDLE: Duration = Duration::from_secs(10);
