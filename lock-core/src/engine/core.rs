@@ -279,9 +279,19 @@ impl Core {
         // is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a release over the new
         // connection could seem to settle a request that the server may still execute over the old one.
         let (now, epoch, settled) = (self.clock.now(), self.backend.epoch(), self.backend.is_settled());
+        let calls_at_once = self.backend.calls_at_once();
         // Before the leases that have lapsed are ended: they are told whether that was why.
         self.pulse.beat(now);
-        self.with(|state| state.step(self, now, epoch, settled))
+        self.with(|state| {
+            state.queues.calls_at_once = calls_at_once;
+            state.step(self, now, epoch, settled)
+        })
+    }
+
+    /// Whether requests may wait until other tasks have run. Renewals may not.
+    pub(super) fn may_gather(&self) -> bool {
+        let now = self.clock.now();
+        !self.state().queues.has_renewals(now)
     }
 
     /// Counts a token that a future of the user's is to hand to the clean-up before it drops this.

@@ -22,7 +22,7 @@ use super::{
     deferred,
     inquiry::Message,
     queues::calls::{CallId, List},
-    turn::{pause, start},
+    turn::{Turn, pause, start},
 };
 use crate::{
     backend::{self, Answer, BackendError, Notice, Reply},
@@ -41,7 +41,8 @@ impl Core {
         let Some(runtime) = self.begin_task()? else { return Ok(()) };
         // A runtime that has ended drops the task inside `spawn`, and its drop (`Running`) clears the flag. So the flag has to be
         // read after the spawn: read before, it would promise a task that nobody runs, and requests would wait forever.
-        start(&runtime, run(Running { core: Arc::clone(self), begun: false }));
+        let turn = Turn::default();
+        start(&runtime, turn.clone(), run(Running { core: Arc::clone(self), begun: false }, turn));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 }
@@ -81,9 +82,9 @@ fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
 }
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
-async fn run(mut running: Running) {
+async fn run(mut running: Running, turn: Turn) {
     running.begun = true;
-    let mut work = Work::new(Arc::clone(&running.core));
+    let mut work = Work::new(Arc::clone(&running.core), turn);
     // Code of the application that may panic is caught where it is called. The loop catches the rest (a clock, and what a backend says
     // of itself), so that no such panic ends all leases. Nothing is lost: calls in flight are kept here, and steps of the state come
     // after such code.
@@ -117,17 +118,19 @@ struct Work {
     answer: Option<(CallId, Result<Answer, BackendError>)>,
     /// The same of a notice.
     notice: Option<Notice>,
+    /// Whether other tasks are about to make requests, which can share the next call.
+    gathers: bool,
+    turn: Turn,
     timer: Timer,
     answers: usize,
     steps: usize,
 }
 
 impl Work {
-    fn new(core: Arc<Core>) -> Self {
-        let (trusts, calls_at_once) =
-            caught(|| (core.backend.grants_leases(), core.backend.calls_at_once())).unwrap_or((false, 2));
+    fn new(core: Arc<Core>, turn: Turn) -> Self {
+        let trusts = caught(|| core.backend.grants_leases()).unwrap_or(false);
         let mut state = core.state();
-        (state.queues.trusts, state.queues.calls_at_once) = (trusts, calls_at_once);
+        state.queues.trusts = trusts;
         let (told, notices) = backend::Calls::new(Arc::clone(state.queues.channel()));
         drop(state);
         Self {
@@ -139,6 +142,8 @@ impl Work {
             lists: FuturesUnordered::new(),
             answer: None,
             notice: None,
+            gathers: false,
+            turn,
             timer: Timer::default(),
             answers: 0,
             steps: 0,
@@ -146,7 +151,8 @@ impl Work {
     }
 
     async fn go(&mut self) {
-        let Self { core, told, notices, upkeep, calls, lists, answer, notice, timer, answers, steps } = self;
+        let Self { core, told, notices, upkeep, calls, lists, answer, notice, gathers, turn, timer, answers, steps } =
+            self;
         loop {
             if notice.is_some() {
                 handle_notices(core, notice, notices);
@@ -155,6 +161,7 @@ impl Work {
                 // Read after the answer has come; see `Core::step`.
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 if let Some((call, result)) = answer.take() {
+                    *gathers = result.as_ref().is_ok_and(|answer| answer.outcomes.len() > 1);
                     core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 }
                 *answers += 1;
@@ -165,6 +172,11 @@ impl Work {
                     handle_notices(core, notice, notices);
                     pause().await;
                 }
+            }
+            // The tasks that the answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
+            // Without this the first of them would have a call of its own, and the others would wait for room.
+            if std::mem::take(gathers) && core.may_gather() {
+                turn.pass().await;
             }
             let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step();
             *steps += 1;
@@ -199,7 +211,8 @@ impl Work {
                 Some(()) = lists.next() => {}
                 answered = exchange => *answer = Some(answered),
                 Some(arrived) = notices.recv() => *notice = Some(arrived),
-                () = core.wake.notified() => {}
+                // A request that comes alone leaves at once.
+                () = core.wake.notified() => *gathers = !calls.is_empty(),
                 () = timer.until(core, until, now) => {}
             }
         }
