@@ -101,8 +101,8 @@ impl Sides {
         rounds(|| {
             let ping = ping_p50(&no_delay.connection, 10 * WAY);
             let [raw, no_delay] =
-                [raw, no_delay].map(|raw| -> Turn<'_> { Box::pin(pairs::time(raw, tasks, FAR_PAIRS)) });
-            [Box::pin(pairs::time(ours, tasks, FAR_PAIRS)), raw, no_delay, Box::pin(ping)]
+                [raw, no_delay].map(|raw| -> Turn<'_> { Box::pin(pairs::time(raw, tasks, FAR_PAIRS, WAY)) });
+            [Box::pin(pairs::time(ours, tasks, FAR_PAIRS, WAY)), raw, no_delay, Box::pin(ping)]
         })
         .await
     }
