@@ -1,6 +1,11 @@
 //! How many calls are in flight, and how requests share them: counted, on one thread, where the order of tasks is known.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 
 use lock_core::{
     LockGuard, LockManager,
@@ -18,10 +23,16 @@ async fn acquire(manager: LockManager, key: String) -> LockGuard {
     manager.lock(key).ttl(secs(600)).wait(secs(600)).await.unwrap()
 }
 
-/// Makes a request in a task, and then has another task make one. So the engine's task is woken before the other task.
-pub(crate) fn two_requests(manager: &LockManager, key: &str) -> [JoinHandle<LockGuard>; 2] {
+/// Makes a request in a task, and then wakes another task. So the engine's task is woken before the other one.
+pub(crate) fn ask_before<A, B>(
+    first: impl Future<Output = A> + Send + 'static,
+    other: impl Future<Output = B> + Send + 'static,
+) -> (JoinHandle<A>, JoinHandle<B>)
+where
+    A: Send + 'static,
+    B: Send + 'static,
+{
     let is_asked = Arc::new(Notify::new());
-    let (first, other) = (acquire(manager.clone(), format!("{key}:1")), acquire(manager.clone(), format!("{key}:2")));
     let asks = Arc::clone(&is_asked);
     let other = tokio::spawn(async move {
         asks.notified().await;
@@ -37,7 +48,12 @@ pub(crate) fn two_requests(manager: &LockManager, key: &str) -> [JoinHandle<Lock
         is_asked.notify_one();
         first.await
     });
-    [other, first]
+    (first, other)
+}
+
+fn two_requests(manager: &LockManager, key: &str) -> [JoinHandle<LockGuard>; 2] {
+    let request = |number| acquire(manager.clone(), format!("{key}:{number}"));
+    ask_before(request(1), request(2)).into()
 }
 
 /// How many operations the calls had, after the first `before` ones.
@@ -82,6 +98,29 @@ async fn the_tasks_that_an_answer_wakes_share_a_call_with_the_requests_that_have
     backend.let_go();
     let guards = (tasks.join_all().await, waiting.join_all().await);
     assert_eq!(sizes(&backend, 0), [8, 16]);
+    drop(guards);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_answers_that_have_come_are_handled_before_the_tasks_that_they_wake_run() {
+    let (manager, backend) = support::counted();
+    backend.allow(64);
+    backend.always(Fate::HoldReply);
+    let mut tasks = JoinSet::new();
+    for number in 0..16 {
+        let manager = manager.clone();
+        tasks.spawn(async move {
+            let first = acquire(manager.clone(), format!("first:{number}")).await;
+            [first, acquire(manager, format!("second:{number}")).await]
+        });
+        if number % 2 == 1 {
+            sleep(ms(1)).await;
+        }
+    }
+    backend.always(Fate::Answer);
+    backend.let_go();
+    let guards = tasks.join_all().await;
+    assert_eq!(sizes(&backend, 0), [2, 2, 2, 2, 2, 2, 2, 2, 16]);
     drop(guards);
 }
 

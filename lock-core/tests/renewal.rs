@@ -14,7 +14,7 @@ use lock_core::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    calls::two_requests,
+    calls::ask_before,
     support::{self, Fate, Faulty, ms, secs},
 };
 
@@ -314,11 +314,11 @@ async fn a_renewal_that_is_due_does_not_wait_until_requests_have_gathered() {
     sleep(ms(1)).await;
     // The timer of the engine has not fired when a request wakes it.
     clock.ms.store(15_000, Ordering::SeqCst);
-    let _requests = two_requests(&manager, "beside");
-    sleep(ms(1)).await;
+    let (request, other) = ask_before(manager.lock("beside").acquire(), async move { backend.log() });
+    assert_eq!(other.await.unwrap()[3..], [["renew"]], "the request has waited for the other task");
     assert!(guard.is_held());
-    assert_eq!(backend.log()[3..], [["renew"], ["acquire"], ["acquire"]]);
     in_flight.abort();
+    request.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -120,6 +120,8 @@ struct Work {
     notice: Option<Notice>,
     /// Whether other tasks are about to make requests, which can share the next call.
     gathers: bool,
+    /// Whether they have had their turn.
+    passed: bool,
     turn: Turn,
     timer: Timer,
     answers: usize,
@@ -143,6 +145,7 @@ impl Work {
             answer: None,
             notice: None,
             gathers: false,
+            passed: false,
             turn,
             timer: Timer::default(),
             answers: 0,
@@ -151,8 +154,22 @@ impl Work {
     }
 
     async fn go(&mut self) {
-        let Self { core, told, notices, upkeep, calls, lists, answer, notice, gathers, turn, timer, answers, steps } =
-            self;
+        let Self {
+            core,
+            told,
+            notices,
+            upkeep,
+            calls,
+            lists,
+            answer,
+            notice,
+            gathers,
+            passed,
+            turn,
+            timer,
+            answers,
+            steps,
+        } = self;
         loop {
             if notice.is_some() {
                 handle_notices(core, notice, notices);
@@ -161,7 +178,7 @@ impl Work {
                 // Read after the answer has come; see `Core::step`.
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 if let Some((call, result)) = answer.take() {
-                    *gathers = result.as_ref().is_ok_and(|answer| answer.outcomes.len() > 1);
+                    *gathers |= result.as_ref().is_ok_and(|answer| answer.outcomes.len() > 1);
                     core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 }
                 *answers += 1;
@@ -173,12 +190,11 @@ impl Work {
                     pause().await;
                 }
             }
-            // The tasks that the answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
-            // Without this the first of them would have a call of its own, and the others would wait for room.
-            if std::mem::take(gathers) && core.may_gather() {
-                turn.pass().await;
-            }
-            let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step();
+            // The tasks that an answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
+            // They have their turn first, once, since otherwise the first of them would have a call of its own and the others would
+            // wait for room. Renewals leave at once, and answers that have come are handled before.
+            let gathering = std::mem::take(gathers) & !std::mem::take(passed);
+            let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step(gathering);
             *steps += 1;
             let mut sends = !sent.is_empty();
             calls.extend(sent.into_iter().map(|(call, batch)| {
@@ -209,14 +225,21 @@ impl Work {
                 biased;
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
                 Some(()) = lists.next() => {}
-                answered = exchange => *answer = Some(answered),
+                answered = exchange => (*answer, *gathers) = (Some(answered), gathering),
                 Some(arrived) = notices.recv() => *notice = Some(arrived),
                 // A request that comes alone leaves at once.
-                () = core.wake.notified() => *gathers = !calls.is_empty(),
-                () = timer.until(core, until, now) => {}
+                () = core.wake.notified() => *gathers = gathering || !calls.is_empty(),
+                () = timer.until(core, until, now), if !gathering => {}
+                () = pass(turn, passed), if gathering => {}
             }
         }
     }
+}
+
+/// Lets other tasks have their turn, and takes note of it: whatever happens next, requests are sent then.
+async fn pass(turn: &Turn, passed: &mut bool) {
+    *passed = true;
+    turn.pass().await;
 }
 
 /// Handles notices that have arrived, under one lock: one at a time, with a turn of the loop for each, they could arrive faster than

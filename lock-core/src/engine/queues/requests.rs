@@ -79,11 +79,6 @@ impl Queues {
         self.cleanup.next().unwrap_or(Moment::NEVER)
     }
 
-    /// Whether renewals are due to be sent.
-    pub(crate) fn has_renewals(&self, now: Moment) -> bool {
-        self.tenures.due() > 0 || self.tenures.next().is_some_and(|next| next <= now)
-    }
-
     /// Takes the renewals that are due.
     pub(crate) fn poll_renewals(&mut self, now: Moment) -> Calls {
         let mut calls = Calls::new();
