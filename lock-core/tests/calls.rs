@@ -1,5 +1,7 @@
 //! How many calls are in flight, and how requests share them: counted, on one thread, where the order of tasks is known.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 use std::{
     future::{Future, poll_fn},
     pin::pin,
