@@ -78,6 +78,32 @@ async fn release_that_lost_its_reply_has_freed_the_key() {
     eventually(SOON, "it works again", async || manager.lock(KEY).await.is_ok()).await;
 }
 
+#[tokio::test]
+async fn requests_over_a_long_way_do_not_wait_for_the_answers_to_others_and_survive_a_broken_connection() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    proxy.delay(Duration::from_millis(10), Duration::ZERO);
+    let manager = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(SOON);
+    let manager = manager.connect().await.unwrap();
+    manager.lock("another").await.unwrap().release().await.unwrap(); // the server knows the scripts now
+    proxy.drop_replies();
+    let mut requests = Vec::new();
+    for number in 0..16 {
+        let key = format!("{KEY}:{number}");
+        requests.push(tokio::spawn(manager.lock(&key).ttl(LONG).wait(SOON).acquire()));
+        // So each request is in a call of its own.
+        eventually(SOON, "the key is set", async || !server.call(&["GET", &key]).await.is_nil()).await;
+    }
+    proxy.pass();
+    proxy.reset();
+    for request in requests {
+        timeout(SOON, request).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    }
+    for number in 0..16 {
+        assert!(server.call(&["GET", &format!("{KEY}:{number}")]).await.is_nil());
+    }
+}
+
 async fn behind_proxy() -> (RedisServer, FaultProxy, LockManager) {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;

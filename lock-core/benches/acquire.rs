@@ -3,67 +3,125 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{iter::zip, time::Duration};
 
 use support::{
     pairs,
     plot::{self, Throughput},
+    relay::far_away,
     report::{Report, Target},
     server::{Server, ping_p50},
     sides::{Locks as _, Ours, Raw},
-    stats::Rounds,
+    stats::{Rounds, median},
     task::{Turn, in_turn},
 };
 
-/// How often the two sides take turns, after a round that warms up.
+/// How often the sides take turns, after a round that warms up.
 const ROUNDS: usize = 7;
 
 #[tokio::main]
 async fn main() {
     let mut report = Report::from_arguments();
     let server = Server::start().await;
-    let (ours, raw) = (Ours::connect(&server.url).await, Raw::connect(&server.url).await);
+    let near = Sides::connect(&server.url).await;
 
-    let (mut times, mut pings) = (Rounds::default(), Rounds::default());
-    for round in 0..=ROUNDS {
-        let ping = ping_p50(&raw.connection, Duration::from_millis(100)).await;
-        let [time, raw_time] =
-            in_turn(round, [Box::pin(pairs::sequential(&ours)), Box::pin(pairs::sequential(&raw))]).await;
-        if round > 0 {
-            times.add(time, raw_time);
-            pings.values.push(ping);
-        }
-    }
-    report.figure("ping_p50", "us", &pings, "", Target::None);
+    let Sides { ours, raw, .. } = &near;
+    let [times, raw_times, pings] = rounds(|| {
+        let ping = ping_p50(&raw.connection, Duration::from_millis(100));
+        [Box::pin(pairs::sequential(ours)), Box::pin(pairs::sequential(raw)), Box::pin(ping)]
+    })
+    .await;
+    report.figure("ping_p50", "us", &Rounds::of(pings), "", Target::None);
+    let times = Rounds::beside(zip(times, raw_times));
     report.figure("sequential_pair_p50", "us", &times, "raw", Target::RatioAtMost(1.10));
 
-    for (measure, tasks, target) in [("pairs_per_second_64", 64, 1.0), ("pairs_per_second_1000", 1_000, 1.4)] {
-        let (rates, _) = throughput(&ours, &raw, tasks).await;
-        report.figure(measure, "pairs/s", &rates, "raw", Target::RatioAtLeast(target));
+    for (tasks, target) in [
+        (1, Target::None),
+        (4, Target::None),
+        (16, Target::None),
+        (64, Target::RatioAtLeast(1.0)),
+        (256, Target::None),
+        (1_000, Target::RatioAtLeast(1.4)),
+    ] {
+        let [rates, raw, no_delay] = near.throughput(tasks).await;
+        let measure = format!("pairs_per_second_{tasks}");
+        report.figure(&measure, "pairs/s", &Rounds::beside(zip(rates.clone(), raw)), "raw", target);
+        let beside = Rounds::beside(zip(rates, no_delay));
+        report.figure(&format!("{measure}_nodelay"), "pairs/s", &beside, "raw with TCP_NODELAY", Target::None);
+    }
+
+    let far = Sides::connect(&far_away(server.port, WAY).await).await;
+    for tasks in [1, 4, 16, 64] {
+        let [times, raw, no_delay, pings] = far.round_trips(tasks).await;
+        let in_round_trips = |times| Rounds::beside(zip(times, pings.clone())).ratios;
+        let [times, raw, no_delay] = [times, raw, no_delay].map(in_round_trips);
+        let measure = format!("round_trip_20ms_tasks_{tasks}");
+        let target = Target::ValueAtMost(2.2);
+        report.figure(&measure, "round_trips", &Rounds::beside(zip(times.clone(), raw)), "raw", target);
+        let beside = Rounds::beside(zip(times, no_delay));
+        report.figure(&format!("{measure}_nodelay"), "round_trips", &beside, "raw with TCP_NODELAY", Target::None);
     }
 
     if let Some(folder) = &report.plots {
         let mut points = Vec::new();
         for tasks in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000] {
-            let (rates, raw_rates) = throughput(&ours, &raw, tasks).await;
-            let ratio = rates.ratio().map_or(f64::NAN, |ratio| ratio.median);
-            points.push(Throughput { tasks, ours: rates.value().median, raw: raw_rates.value().median, ratio });
+            let [rates, raw, _] = near.throughput(tasks).await;
+            let ratio = Rounds::beside(zip(rates.clone(), raw.clone())).ratio().map_or(f64::NAN, |ratio| ratio.median);
+            points.push(Throughput { tasks, ours: median(rates), raw: median(raw), ratio });
         }
         plot::throughput(&folder.join("throughput.svg"), &points);
     }
 }
 
-/// Pairs a second of both sides, of ours beside raw.
-async fn throughput(ours: &Ours, raw: &Raw, tasks: usize) -> (Rounds, Rounds) {
-    let (mut rates, mut raw_rates) = (Rounds::default(), Rounds::default());
+struct Sides {
+    ours: Ours,
+    raw: Raw,
+    /// Raw commands with `TCP_NODELAY`.
+    no_delay: Raw,
+}
+
+impl Sides {
+    async fn connect(url: &str) -> Self {
+        Self { ours: Ours::connect(url).await, raw: Raw::connect(url).await, no_delay: Raw::without_delay(url).await }
+    }
+
+    /// Pairs a second of each side.
+    async fn throughput(&self, tasks: usize) -> [Vec<f64>; 3] {
+        let Self { ours, raw, no_delay } = self;
+        rounds(|| {
+            let [raw, no_delay] = [raw, no_delay].map(|raw| -> Turn<'_> { Box::pin(pairs::on_own_keys(raw, tasks)) });
+            [Box::pin(pairs::on_own_keys(ours, tasks)), raw, no_delay]
+        })
+        .await
+    }
+
+    /// The time of a pair of each side, and that of a PING.
+    async fn round_trips(&self, tasks: usize) -> [Vec<f64>; 4] {
+        let Self { ours, raw, no_delay } = self;
+        rounds(|| {
+            let ping = ping_p50(&no_delay.connection, 10 * WAY);
+            let [raw, no_delay] =
+                [raw, no_delay].map(|raw| -> Turn<'_> { Box::pin(pairs::time(raw, tasks, FAR_PAIRS, WAY)) });
+            [Box::pin(pairs::time(ours, tasks, FAR_PAIRS, WAY)), raw, no_delay, Box::pin(ping)]
+        })
+        .await
+    }
+}
+
+/// What the sides measure, round by round.
+async fn rounds<'a, const N: usize>(turns: impl Fn() -> [Turn<'a>; N]) -> [Vec<f64>; N] {
+    let mut measured = [const { Vec::new() }; N];
     for round in 0..=ROUNDS {
-        let sides: [Turn<'_>; 2] =
-            [Box::pin(pairs::on_own_keys(ours, tasks)), Box::pin(pairs::on_own_keys(raw, tasks))];
-        let [rate, raw_rate] = in_turn(round, sides).await;
+        let values = in_turn(round, turns()).await;
         if round > 0 {
-            rates.add(rate, raw_rate);
-            raw_rates.values.push(raw_rate);
+            zip(&mut measured, values).for_each(|(all, value)| all.push(value));
         }
     }
-    (rates, raw_rates)
+    measured
 }
+
+/// The round trip to the server that is far away.
+const WAY: Duration = Duration::from_millis(20);
+
+/// How many pairs a task there makes in a round.
+const FAR_PAIRS: usize = 8;

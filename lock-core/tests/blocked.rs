@@ -8,7 +8,11 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
     time::Instant,
@@ -145,6 +149,39 @@ fn leases_are_renewed_while_a_thread_is_blocked_that_has_woken_the_engine() {
         Ok(())
     });
     assert_eq!(renewed.map_err(|how| format!("no renewals while a thread was blocked: {how:?}")), Ok(()));
+}
+
+/// After such an answer the engine lets other tasks run first. If one of them blocks the thread, the engine must not wait behind it.
+#[test]
+fn leases_are_renewed_while_one_of_the_tasks_blocks_a_thread_that_one_answer_has_woken() {
+    let runtime = threads(4);
+    let renewed = runtime.block_on(async {
+        let store = Store::default();
+        let manager = store.manager();
+        let mut leases = Vec::new();
+        for index in 0..LEASES {
+            leases.push(manager.lock(format!("lease:{index}")).ttl(LONG).renew_every(ms(100)).await.unwrap());
+        }
+        let mut renewed = true;
+        for _ in 0..10 {
+            let is_blocked = Arc::new(AtomicBool::new(false));
+            let tasks = (0..8).map(|index| {
+                let (manager, store, is_blocked) = (manager.clone(), store.clone(), Arc::clone(&is_blocked));
+                tokio::spawn(async move {
+                    let guard = manager.lock(format!("{index}")).ttl(LONG).await.unwrap();
+                    let blocks = !is_blocked.swap(true, Ordering::SeqCst);
+                    let renewed = !blocks || store.block_until_renewed(2 * LEASES);
+                    guard.release().await.unwrap();
+                    renewed
+                })
+            });
+            for task in tasks.collect::<Vec<_>>() {
+                renewed &= task.await.unwrap();
+            }
+        }
+        renewed && leases.iter().all(LockGuard::is_held)
+    });
+    assert!(renewed, "no renewals while a thread was blocked");
 }
 
 #[test]

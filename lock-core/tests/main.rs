@@ -7,6 +7,7 @@ mod acquire;
 mod answers;
 mod auto_traits;
 mod blocked;
+mod calls;
 mod cancel;
 mod clock_steps;
 mod downgrade;

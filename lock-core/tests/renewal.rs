@@ -13,7 +13,10 @@ use lock_core::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::support::{self, Fate, ms, secs};
+use crate::{
+    calls::ask_before,
+    support::{self, Fate, Faulty, ms, secs},
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_every_third_of_its_ttl_for_as_long_as_it_is_held() {
@@ -296,6 +299,26 @@ async fn a_lease_that_is_acquired_after_a_suspend_is_renewed_in_time() {
     sleep(ms(1_000)).await;
     assert!(guard.is_held(), "it was renewed");
     waiter.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_due_does_not_wait_until_requests_have_gathered() {
+    let backend = Faulty::new();
+    backend.allow(64);
+    let clock = Arc::new(Suspended { clock: TokioClock::new(), ms: AtomicU64::new(0) });
+    let manager = LockManager::builder().backend(backend.clone()).clock(clock.clone()).build().unwrap();
+    let guard = manager.lock("held").ttl(secs(30)).await.unwrap();
+    let other = manager.lock("other").ttl(secs(600)).await.unwrap();
+    backend.next([Fate::HoldReply]);
+    let in_flight = tokio::spawn(other.release());
+    sleep(ms(1)).await;
+    // The timer of the engine has not fired when a request wakes it.
+    clock.ms.store(15_000, Ordering::SeqCst);
+    let (request, other) = ask_before(manager.lock("beside").acquire(), async move { backend.log() });
+    assert_eq!(other.await.unwrap()[3..], [["renew"]], "the request has waited for the other task");
+    assert!(guard.is_held());
+    in_flight.abort();
+    request.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,24 +2,46 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 
-use super::{clock, sides::Locks, stats, task::in_a_task};
+use super::{clock, sides::Locks, stats};
 
 /// The median time of a pair in µs, one after the other in a task.
 pub(crate) async fn sequential<L: Locks>(locks: &L) -> f64 {
-    let locks = locks.clone();
-    in_a_task(async move {
-        let mut times = Vec::with_capacity(PAIRS);
-        for _ in 0..PAIRS {
-            let start = clock::now();
-            let held = locks.acquire(L::NAME).await;
-            L::release(held).await;
-            times.push(clock::now() - start);
-        }
-        stats::quantile(&stats::histogram(times), 0.5)
-    })
-    .await
+    time(locks, 1, PAIRS, Duration::ZERO).await
+}
+
+/// The median time of a pair in µs, of many tasks, each on a key of its own, with some pairs one after the other. The tasks rest before
+/// each request, for different parts of `rest`, which does not count: without rests, the tasks that share a call go on together for ever.
+pub(crate) async fn time<L: Locks>(locks: &L, tasks: usize, pairs: usize, rest: Duration) -> f64 {
+    let mut set = JoinSet::new();
+    for task in 0..tasks {
+        let (locks, key) = (locks.clone(), format!("{}:{task}", L::NAME));
+        set.spawn(async move {
+            let mut times = Vec::with_capacity(pairs);
+            for pair in 0..pairs {
+                let part = |number: usize| rest * ((7 * task + 5 * number) % 16) as u32 / 16;
+                pause(part(2 * pair)).await;
+                let start = clock::now();
+                let held = locks.acquire(&key).await;
+                let acquired = clock::now() - start;
+                pause(part(2 * pair + 1)).await;
+                let start = clock::now();
+                L::release(held).await;
+                times.push(acquired + clock::now() - start);
+            }
+            times
+        });
+    }
+    let times = set.join_all().await;
+    stats::quantile(&stats::histogram(times.into_iter().flatten()), 0.5)
+}
+
+/// Even a timer of no time would end only with the next tick.
+async fn pause(lasts: Duration) {
+    if !lasts.is_zero() {
+        sleep(lasts).await;
+    }
 }
 
 /// Pairs a second of many tasks, each on a key of its own.
@@ -55,4 +77,4 @@ async fn rate<L: Locks>(locks: &L, keys: Vec<String>) -> f64 {
 /// How many pairs follow one another.
 pub(crate) const PAIRS: usize = 1_500;
 /// How long tasks on their own keys are counted.
-pub(crate) const WINDOW: Duration = Duration::from_millis(700);
+pub(crate) const WINDOW: Duration = Duration::from_millis(400);

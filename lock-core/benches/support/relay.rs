@@ -72,6 +72,9 @@ pub(crate) async fn far_away(port: u16, round_trip: Duration) -> String {
         while let Ok((client, _)) = listener.accept().await {
             // It has ended before the managers that reconnect to it.
             let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else { continue };
+            for stream in [&client, &server] {
+                stream.set_nodelay(true).expect("it is open");
+            }
             let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
             tokio::spawn(later(from_client, to_server, round_trip / 2));
             tokio::spawn(later(from_server, to_client, round_trip / 2));

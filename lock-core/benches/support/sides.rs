@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use lock_core::{LockGuard, LockManager};
-use redis::{Script, aio::MultiplexedConnection};
+use redis::{Client, Script, aio::MultiplexedConnection, io::tcp::TcpSettings};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
     time::sleep,
@@ -159,6 +159,15 @@ impl Raw {
         let source =
             "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
         Self { connection, script: Arc::new(Script::new(source)) }
+    }
+
+    /// Over a connection with `TCP_NODELAY`, which the `redis` crate does not set by itself.
+    pub(crate) async fn without_delay(url: &str) -> Self {
+        let client = client(url);
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let info = client.get_connection_info().clone().set_tcp_settings(tcp);
+        let client = Client::open(info).expect("it was valid");
+        Self::new(client.get_multiplexed_async_connection().await.expect("the server answers"))
     }
 
     /// Whether the key was free.

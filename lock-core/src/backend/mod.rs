@@ -214,8 +214,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns how many calls of acquires and releases may be in flight; later requests share the next call. A larger number is for a
-    /// store whose calls wait for independent servers. Called once, inside the engine's task.
-    /// Default: 2.
+    /// store that is far away, or whose calls wait for independent servers. The engine asks before each of its steps, so the number may
+    /// change, for example with a new connection. Must not block. Default: 2.
     fn calls_at_once(&self) -> usize {
         2
     }

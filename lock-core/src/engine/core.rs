@@ -273,15 +273,19 @@ impl Core {
         }
     }
 
-    /// Decides what to send now, and until when to sleep.
-    pub(super) fn step(&self) -> Step {
+    /// Decides what to send now, and until when to sleep. Requests that are `gathering` are not sent yet; renewals are.
+    pub(super) fn step(&self, gathering: bool) -> Step {
         // The epoch of a request is read before the request is sent, and that of an answer after the answer has come. If a connection
         // is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a release over the new
         // connection could seem to settle a request that the server may still execute over the old one.
         let (now, epoch, settled) = (self.clock.now(), self.backend.epoch(), self.backend.is_settled());
+        let calls_at_once = self.backend.calls_at_once();
         // Before the leases that have lapsed are ended: they are told whether that was why.
         self.pulse.beat(now);
-        self.with(|state| state.step(self, now, epoch, settled))
+        self.with(|state| {
+            state.queues.calls_at_once = calls_at_once;
+            state.step(self, now, epoch, settled, gathering)
+        })
     }
 
     /// Counts a token that a future of the user's is to hand to the clean-up before it drops this.
@@ -352,7 +356,7 @@ impl State {
         if self.calling { Moment::NEVER } else { self.queues.poll_timeout() }
     }
 
-    fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool) -> Step {
+    fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool, gathering: bool) -> Step {
         self.looked_at = now;
         let queues = &mut self.queues;
         // First, since it ends the leases that have lapsed and collects the renewals that are due: a lapsed lease must not be renewed.
@@ -365,7 +369,7 @@ impl State {
         }
         // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
         let mut calls = queues.poll_renewals(now);
-        if !core.answers_at_once {
+        if !core.answers_at_once && !gathering {
             calls.extend(queues.poll_transmit(now, epoch));
         }
         let (lists, messages) = (queues.poll_lists(), queues.poll_messages(now));

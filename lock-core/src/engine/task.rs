@@ -22,7 +22,7 @@ use super::{
     deferred,
     inquiry::Message,
     queues::calls::{CallId, List},
-    turn::{pause, start},
+    turn::{Turn, pause, start},
 };
 use crate::{
     backend::{self, Answer, BackendError, Notice, Reply},
@@ -41,7 +41,8 @@ impl Core {
         let Some(runtime) = self.begin_task()? else { return Ok(()) };
         // A runtime that has ended drops the task inside `spawn`, and its drop (`Running`) clears the flag. So the flag has to be
         // read after the spawn: read before, it would promise a task that nobody runs, and requests would wait forever.
-        start(&runtime, run(Running { core: Arc::clone(self), begun: false }));
+        let turn = Turn::default();
+        start(&runtime, turn.clone(), run(Running { core: Arc::clone(self), begun: false }, turn));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 }
@@ -81,9 +82,9 @@ fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
 }
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
-async fn run(mut running: Running) {
+async fn run(mut running: Running, turn: Turn) {
     running.begun = true;
-    let mut work = Work::new(Arc::clone(&running.core));
+    let mut work = Work::new(Arc::clone(&running.core), turn);
     // Code of the application that may panic is caught where it is called. The loop catches the rest (a clock, and what a backend says
     // of itself), so that no such panic ends all leases. Nothing is lost: calls in flight are kept here, and steps of the state come
     // after such code.
@@ -117,17 +118,21 @@ struct Work {
     answer: Option<(CallId, Result<Answer, BackendError>)>,
     /// The same of a notice.
     notice: Option<Notice>,
+    /// Whether other tasks are about to make requests, which can share the next call.
+    gathers: bool,
+    /// Whether they have had their turn.
+    passed: bool,
+    turn: Turn,
     timer: Timer,
     answers: usize,
     steps: usize,
 }
 
 impl Work {
-    fn new(core: Arc<Core>) -> Self {
-        let (trusts, calls_at_once) =
-            caught(|| (core.backend.grants_leases(), core.backend.calls_at_once())).unwrap_or((false, 2));
+    fn new(core: Arc<Core>, turn: Turn) -> Self {
+        let trusts = caught(|| core.backend.grants_leases()).unwrap_or(false);
         let mut state = core.state();
-        (state.queues.trusts, state.queues.calls_at_once) = (trusts, calls_at_once);
+        state.queues.trusts = trusts;
         let (told, notices) = backend::Calls::new(Arc::clone(state.queues.channel()));
         drop(state);
         Self {
@@ -139,6 +144,9 @@ impl Work {
             lists: FuturesUnordered::new(),
             answer: None,
             notice: None,
+            gathers: false,
+            passed: false,
+            turn,
             timer: Timer::default(),
             answers: 0,
             steps: 0,
@@ -146,7 +154,22 @@ impl Work {
     }
 
     async fn go(&mut self) {
-        let Self { core, told, notices, upkeep, calls, lists, answer, notice, timer, answers, steps } = self;
+        let Self {
+            core,
+            told,
+            notices,
+            upkeep,
+            calls,
+            lists,
+            answer,
+            notice,
+            gathers,
+            passed,
+            turn,
+            timer,
+            answers,
+            steps,
+        } = self;
         loop {
             if notice.is_some() {
                 handle_notices(core, notice, notices);
@@ -155,6 +178,7 @@ impl Work {
                 // Read after the answer has come; see `Core::step`.
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 if let Some((call, result)) = answer.take() {
+                    *gathers |= result.as_ref().is_ok_and(|answer| answer.outcomes.len() > 1);
                     core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 }
                 *answers += 1;
@@ -166,7 +190,11 @@ impl Work {
                     pause().await;
                 }
             }
-            let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step();
+            // The tasks that an answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
+            // They have their turn first, once, since otherwise the first of them would have a call of its own and the others would
+            // wait for room. Renewals leave at once, and answers that have come are handled before.
+            let gathering = std::mem::take(gathers) & !std::mem::take(passed);
+            let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step(gathering);
             *steps += 1;
             let mut sends = !sent.is_empty();
             calls.extend(sent.into_iter().map(|(call, batch)| {
@@ -197,13 +225,21 @@ impl Work {
                 biased;
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
                 Some(()) = lists.next() => {}
-                answered = exchange => *answer = Some(answered),
+                answered = exchange => (*answer, *gathers) = (Some(answered), gathering),
                 Some(arrived) = notices.recv() => *notice = Some(arrived),
-                () = core.wake.notified() => {}
-                () = timer.until(core, until, now) => {}
+                // A request that comes alone leaves at once.
+                () = core.wake.notified() => *gathers = gathering || !calls.is_empty(),
+                () = timer.until(core, until, now), if !gathering => {}
+                () = pass(turn, passed), if gathering => {}
             }
         }
     }
+}
+
+/// Lets other tasks have their turn, and takes note of it: whatever happens next, requests are sent then.
+async fn pass(turn: &Turn, passed: &mut bool) {
+    *passed = true;
+    turn.pass().await;
 }
 
 /// Handles notices that have arrived, under one lock: one at a time, with a turn of the loop for each, they could arrive faster than

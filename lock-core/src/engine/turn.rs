@@ -21,8 +21,8 @@ use tokio::{
 /// each. A runtime puts such a task at the end of a queue and wakes another thread that may take it from there, which
 /// costs more than the request.
 ///
-/// `runtime` is the one that runs the task.
-async fn in_turn(work: impl Future<Output = ()>, runtime: Handle) {
+/// `runtime` is the one that runs the task, and `turn` is what the work passes.
+async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {
     let mut work = pin!(work);
     let bell = Arc::new(Bell { others: Some(runtime).filter(has_several_threads), ..Bell::default() });
     let waker = Waker::from(Arc::clone(&bell));
@@ -36,6 +36,9 @@ async fn in_turn(work: impl Future<Output = ()>, runtime: Handle) {
             // consistent. So a concurrent wake-up either sees `listening == false` and wakes the task, or its `rung` is seen here.
             // In the other order it could fall in between and be lost, and the engine would sleep with work to do.
             bell.listening.store(false, Ordering::SeqCst);
+            if turn.is_passed.swap(false, Ordering::SeqCst) && polled.is_pending() {
+                break;
+            }
             if polled.is_ready() || !bell.rung.load(Ordering::SeqCst) {
                 if !coop::has_budget_remaining() {
                     // A socket that found the budget of this poll used up has left its waker with this thread, which wakes it only
@@ -45,14 +48,36 @@ async fn in_turn(work: impl Future<Output = ()>, runtime: Handle) {
                 return polled;
             }
         }
-        // Other tasks need the thread too: a connection that always has something to read must not starve them.
+        // Other tasks need the thread too: a connection that always has something to read must not starve them. A task that wakes itself
+        // goes to the end of the queue, from which other threads steal: if one of the tasks before it blocks this thread, they go on.
         cx.waker().wake_by_ref();
         Poll::Pending
     })
     .await;
 }
 
-/// Gives the thread to other tasks once.
+/// The turn of the work, which it may pass to other tasks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turn {
+    is_passed: Arc<AtomicBool>,
+}
+
+impl Turn {
+    /// Lets the tasks that are ready run first. Unlike [`pause`], it does not wait for timers and sockets of the runtime.
+    pub(super) async fn pass(&self) {
+        let mut passed = false;
+        poll_fn(|_| {
+            if std::mem::replace(&mut passed, true) {
+                return Poll::Ready(());
+            }
+            self.is_passed.store(true, Ordering::SeqCst);
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// Gives the thread to other tasks once, and to timers and sockets of the runtime.
 pub(super) async fn pause() {
     if !has_several_threads(&Handle::current()) {
         return yield_now().await;
@@ -73,8 +98,8 @@ pub(super) async fn pause() {
 }
 
 /// Starts the task.
-pub(super) fn start(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
-    drop(runtime.spawn(in_turn(work, runtime.clone())));
+pub(super) fn start(runtime: &Handle, turn: Turn, work: impl Future<Output = ()> + Send + 'static) {
+    drop(runtime.spawn(in_turn(work, turn, runtime.clone())));
     if has_several_threads(runtime) {
         free_slot(runtime);
     }
@@ -177,7 +202,7 @@ mod tests {
             }
             Poll::Pending
         });
-        let mut task = Box::pin(in_turn(work, one_thread().handle().clone()));
+        let mut task = Box::pin(in_turn(work, Turn::default(), one_thread().handle().clone()));
         assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         assert_eq!(counter.0.load(Ordering::SeqCst), 0);
         kept.lock().unwrap().take().unwrap().wake();
@@ -195,6 +220,7 @@ mod tests {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }),
+            Turn::default(),
             one_thread().handle().clone(),
         ));
         assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

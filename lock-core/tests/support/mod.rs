@@ -66,6 +66,7 @@ struct Shared {
     fates: Mutex<VecDeque<Fate>>,
     always: Mutex<Fate>,
     epoch: AtomicU64,
+    calls_at_once: AtomicUsize,
     let_go: Notify,
     /// The batch of the last call that was held, for as long as somebody may still execute it.
     held: Mutex<Batch>,
@@ -94,6 +95,7 @@ impl Faulty {
             fates: Mutex::default(),
             always: Mutex::new(Fate::Answer),
             epoch: AtomicU64::new(1),
+            calls_at_once: AtomicUsize::new(2),
             let_go: Notify::new(),
             held: Mutex::default(),
         };
@@ -107,6 +109,11 @@ impl Faulty {
 
     pub(crate) fn always(&self, fate: Fate) {
         *self.shared.always.lock().unwrap() = fate;
+    }
+
+    /// Allows so many calls of requests in flight from now on.
+    pub(crate) fn allow(&self, calls: usize) {
+        self.shared.calls_at_once.store(calls, Ordering::SeqCst);
     }
 
     pub(crate) fn let_go(&self) {
@@ -202,6 +209,10 @@ impl Backend for Faulty {
 
     fn epoch(&self) -> u64 {
         self.shared.epoch.load(Ordering::SeqCst)
+    }
+
+    fn calls_at_once(&self) -> usize {
+        self.shared.calls_at_once.load(Ordering::SeqCst)
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -64,6 +64,11 @@ impl Backend for SimBackend {
         self.world.plan.limit
     }
 
+    /// As `RedisBackend`: one for each 100 µs of the shortest round trip.
+    fn calls_at_once(&self) -> usize {
+        (2 * self.world.plan.latency.0 / 100).clamp(2, 64) as usize
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SimClock { world: Arc::clone(&self.world), client: self.client })
     }

@@ -95,6 +95,11 @@ impl Backend for SlotBackend {
         self.nodes[0].time_limit()
     }
 
+    /// As `RedisBackend` for a cluster.
+    fn calls_at_once(&self) -> usize {
+        64
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         self.nodes[0].clock()
     }

@@ -150,6 +150,14 @@ impl Backend for QuorumBackend {
         self.quorum.nodes.iter().fold(0, |sum, node| sum.wrapping_add(node.epoch()))
     }
 
+    /// As many as the nodes of a majority allow: a call is over when they have answered.
+    fn calls_at_once(&self) -> usize {
+        let nodes = &self.quorum.nodes;
+        let mut calls: Vec<_> = nodes.iter().map(|node| node.calls_at_once()).collect();
+        calls.sort_unstable();
+        calls[majority(nodes.len()) - 1]
+    }
+
     fn time_limit(&self) -> Duration {
         self.quorum.nodes.iter().map(|node| node.time_limit()).max().unwrap_or(Duration::MAX)
     }

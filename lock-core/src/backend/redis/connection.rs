@@ -157,9 +157,14 @@ impl Connection {
         self.about.answered_within(round_trip);
     }
 
+    /// Returns the shortest time in which it has answered.
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.about.round_trip.load(Ordering::Relaxed))
+    }
+
     /// Returns the least time without an answer that counts as silence.
     pub(super) fn least_silence(&self) -> Duration {
-        LEAST_SILENCE.max(Duration::from_micros(self.about.round_trip.load(Ordering::Relaxed).saturating_mul(2)))
+        LEAST_SILENCE.max(self.round_trip().saturating_mul(2))
     }
 
     /// Takes note that the server has refused to write.

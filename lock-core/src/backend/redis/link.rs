@@ -107,6 +107,14 @@ impl Link {
         }
     }
 
+    /// Returns the shortest time in which the connection has answered; zero without a connection.
+    pub(super) fn round_trip(&self) -> Duration {
+        match &*self.state.borrow() {
+            State::Up(connection) => connection.round_trip(),
+            State::Down(_) => Duration::ZERO,
+        }
+    }
+
     /// Returns the least time without an answer that counts as silence.
     pub(super) fn least_silence(&self) -> Duration {
         match &*self.state.borrow() {

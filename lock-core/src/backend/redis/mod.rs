@@ -194,11 +194,13 @@ impl Backend for RedisBackend {
         }
     }
 
-    /// In a cluster, a node that stands still or a slot that moves would hold up the keys of all others.
+    /// A request that waits for the answer to another call takes up to twice as long as its own round trip. If the round trip is short,
+    /// that costs less than more and smaller calls would. In a cluster, a node that stands still or a slot that moves would hold up the
+    /// keys of all others.
     fn calls_at_once(&self) -> usize {
         match &self.servers {
-            Servers::Primary(_) => 2,
-            Servers::Cluster(_) => CALLS_TO_NODES,
+            Servers::Primary(connector) => calls_within(connector.link.round_trip()),
+            Servers::Cluster(_) => MOST_CALLS,
         }
     }
 
@@ -222,6 +224,12 @@ impl Backend for RedisBackend {
             Servers::Cluster(cluster) => Box::pin(cluster::keep(cluster, calls)),
         }
     }
+}
+
+/// How many calls may be in flight to one server, by the round trip to it.
+fn calls_within(round_trip: Duration) -> usize {
+    let calls = round_trip.as_micros() / FOR_EACH_CALL.as_micros();
+    usize::try_from(calls).unwrap_or(usize::MAX).clamp(LEAST_CALLS, MOST_CALLS)
 }
 
 /// How long a sign of life may take that has to be connected for.
@@ -367,8 +375,12 @@ fn escape_pattern(prefix: &str) -> String {
 /// How often to look for a connection while a provider is asked for credentials.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// How many calls to the nodes of a cluster are in flight.
-const CALLS_TO_NODES: usize = 64;
+/// The most calls in flight, to a server that is far away or to the nodes of a cluster.
+const MOST_CALLS: usize = 64;
+/// The fewest: while the server executes one, the next one is on its way.
+const LEAST_CALLS: usize = 2;
+/// For how much of the round trip to a server there is one call in flight.
+const FOR_EACH_CALL: Duration = Duration::from_micros(100);
 
 /// How many keys one SCAN looks at.
 const PAGE: u32 = 1_000;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::{collection::vec, prelude::*, sample::Index};
 use redis::Value;
 
-use super::{script, slot::Tag, upkeep};
+use super::{calls_within, script, slot::Tag, upkeep};
 use crate::{
     backend::{Acquire, BusyReason, Grant, Operation, Outcome, Place, Release, Renew, Token},
     clock::Moment,
@@ -124,6 +124,13 @@ const CORPUS: &[(&[i64], usize)] = &[
     (&[i64::MIN, i64::MAX], 1),
     (&[0, 0], 1),
 ];
+
+#[test]
+fn the_longer_the_way_the_more_calls_are_in_flight_from_two_to_64() {
+    let micros = [0, 40, 299, 300, 1_250, 6_400, 20_000, u64::MAX];
+    let calls = micros.map(|micros| calls_within(Duration::from_micros(micros)));
+    assert_eq!(calls, [2, 2, 2, 3, 12, 64, 64, 64]);
+}
 
 #[test]
 fn replies_that_were_found_to_matter_are_refused() {

@@ -183,7 +183,7 @@ fn the_task_learns_of_a_lease_that_another_thread_got_at_once() {
         let core = &engine.core;
         // The lease has a timer. The task may have looked while the other thread called the backend for it.
         block_on(async {
-            while core.step().until == Moment::NEVER {
+            while core.step(false).until == Moment::NEVER {
                 core.wake.notified().await;
             }
         });
@@ -257,7 +257,7 @@ fn what_there_is_to_do_is_never_slept_over() {
         let mut sent = 0;
         block_on(async {
             while sent < 2 {
-                match core.step().calls.iter().map(|(_, batch)| batch.len()).sum() {
+                match core.step(false).calls.iter().map(|(_, batch)| batch.len()).sum() {
                     0 => core.wake.notified().await,
                     batch => sent += batch,
                 }
