@@ -41,7 +41,7 @@ pub(crate) struct Core {
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
     /// Whether the backend answers at once, so that its calls need no task.
-    pub(super) answers_at_once: bool,
+    pub(crate) answers_at_once: bool,
     state: Mutex<State>,
     /// Tokens that futures of the user's have to hand to the clean-up; see [`Owed`].
     owed: AtomicUsize,
@@ -67,7 +67,7 @@ pub(crate) struct State {
     /// Whether a thread is in [`Core::call_at_once`].
     calling: bool,
     /// Requests are refused.
-    pub(super) shut_down: bool,
+    pub(crate) shut_down: bool,
     /// No handle is left that could make a request: the task ends when it has cleaned up.
     pub(super) closed: bool,
 }
@@ -104,6 +104,10 @@ impl Core {
             wake: Notify::new(),
             settled: Notify::new(),
         })
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
     }
 
     /// Whether the task runs and takes requests, without a look at the state.
@@ -161,7 +165,7 @@ impl Core {
 
     /// How long a future waits for the engine at most, or `None` for no limit. The engine fails a request that the backend does not
     /// answer in time; if that takes longer than this, the task does not run.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(crate) fn patience(&self) -> Option<Duration> {
         let limit = self.backend.time_limit();
         (limit < Duration::MAX).then(|| limit.saturating_add(2 * LONGEST_SLEEP))
     }
@@ -172,7 +176,7 @@ impl Core {
     }
 
     /// Makes a timer of the clock, on the builder's runtime if one was given.
-    pub(super) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
+    pub(crate) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
         let _entered = self.runtime.as_ref().map(Handle::enter);
         Timer { sleep: self.clock.sleep(duration), core: Arc::clone(self) }
     }
@@ -285,7 +289,7 @@ impl Core {
     }
 
     /// Counts a token that a future of the user's is to hand to the clean-up before it drops this.
-    pub(super) fn owe(self: &Arc<Self>) -> Owed {
+    pub(crate) fn owe(self: &Arc<Self>) -> Owed {
         self.owed.fetch_add(1, Ordering::SeqCst);
         Owed(Arc::clone(self))
     }

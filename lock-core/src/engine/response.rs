@@ -62,7 +62,7 @@ impl<T> Response<T> {
     }
 
     /// Waits for so much longer than for other requests: the backend has to wait, too.
-    pub(super) fn with_more_time(mut self, more: Duration) -> Self {
+    pub(crate) fn with_more_time(mut self, more: Duration) -> Self {
         self.more_time = Some(more);
         self
     }

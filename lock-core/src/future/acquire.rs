@@ -217,7 +217,8 @@ impl Progress {
         if let Step::Waiting { waiter, .. } = &step
             && let Some(id) = waiter.id
         {
-            engine.leave(id);
+            let now = engine.now();
+            engine.with(|state| state.queues.leave(id, now));
         }
     }
 
@@ -236,7 +237,7 @@ impl Progress {
                         Some(from) => Step::TakingUp(Box::new(TakeUp::new(engine, key.clone(), terms, from, now))),
                         None => {
                             // A backend that answers at once has answered by the time that the waiter is asked for.
-                            let waker = (!engine.answers_at_once()).then(|| cx.waker());
+                            let waker = (!engine.answers_at_once).then(|| cx.waker());
                             let newcomer = Newcomer { key, terms, tries: request.tries_once(), waker };
                             let id = Some(engine.arrive(newcomer, now)?);
                             Step::Waiting { waiter: Waiter { id, known: waker.is_some() }, timer: None }
@@ -299,7 +300,7 @@ impl LockRequest {
 impl Waiter {
     fn poll(&mut self, engine: &Engine, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
         let Some(id) = self.id.filter(|_| !std::mem::take(&mut self.known)) else { return Poll::Pending };
-        let result = ready!(engine.poll_waiter(id, cx.waker(), now));
+        let result = ready!(engine.with(|state| state.queues.poll(id, cx.waker(), now)));
         self.id = None;
         Poll::Ready(result)
     }
@@ -307,7 +308,7 @@ impl Waiter {
     /// Ends its wait. Pending if the first answer is still to come.
     fn give_up(&mut self, engine: &Engine, now: Moment) -> Poll<Error> {
         let Some(id) = self.id else { unreachable!("its answer has ended the future") };
-        let error = ready!(engine.give_up(id, now));
+        let error = ready!(engine.with(|state| state.queues.give_up(id, now)));
         self.id = None;
         Poll::Ready(error)
     }

@@ -13,7 +13,7 @@ use crate::{
     engine::{Response, tenure::Renewing},
     error::{ACQUIRE, Error, ErrorKind},
     guard::LockGuard,
-    replicas::Replicas,
+    replicas::{OTHERS_WAIT, Replicas},
 };
 
 /// Waits until replicas have some leases. If they do not in time, it releases all leases before it returns the error.
@@ -60,7 +60,8 @@ impl Confirm {
             }
         }
         let engine = guards.first().and_then(LockGuard::engine).filter(|_| !batch.is_empty());
-        let step = match engine.map(|engine| engine.confirm(batch, replicas)) {
+        let more = replicas.timeout() + OTHERS_WAIT;
+        let step = match engine.map(|engine| engine.call(batch).with_more_time(more)) {
             Some(response) => Step::Asked { response, confirmations, guards },
             None => Step::Known(guards),
         };
@@ -128,7 +129,7 @@ impl Confirmation {
         let error = match outcome {
             Ok(Outcome::Renewed { .. }) => {
                 if let Some(engine) = guard.engine() {
-                    engine.replicated(&self.request, self.sent);
+                    engine.with(|state| state.queues.replicated(&self.request, self.sent));
                 }
                 return Ok(());
             }

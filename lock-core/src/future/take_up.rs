@@ -43,7 +43,7 @@ impl TakeUp {
         let request = backend::Acquire::new(key.clone(), token, terms.ttl.get()).from(from);
         // The epoch is read, and the token is owed, before the request is registered. So a connection that is replaced meanwhile leaves
         // the token in doubt, and a shutdown that begins meanwhile waits for this future.
-        let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) });
+        let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.backend.epoch()) });
         let is_downgrade = from.mode() != terms.mode && !terms.at_least.is_zero();
         let keep_until = if is_downgrade { now + terms.at_least } else { AT_ONCE };
         let _owed = engine.owe();
@@ -63,7 +63,7 @@ impl TakeUp {
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
         match result.and_then(Answer::single) {
             Ok(Outcome::Held { fence, block, .. }) if now < terms.ttl.deadline(*sent) => {
-                let unanswered_since = repeated.then(|| engine.epoch());
+                let unanswered_since = repeated.then(|| engine.backend.epoch());
                 let doubt_left = Doubt { until: terms.ttl.end(now), unanswered_since };
                 let acquired = Acquired {
                     token: *token,

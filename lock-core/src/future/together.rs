@@ -58,7 +58,7 @@ impl Together {
             engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
             reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
             // The epoch is read before the request is registered: a connection that is replaced meanwhile leaves the token in doubt.
-            let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) });
+            let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.backend.epoch()) });
             wanted.push(Wanted { key: key.clone(), terms, token: engine.token().in_mode(*mode), doubt });
         }
         let acquire = |Wanted { key, terms, token, .. }: &Wanted| {
@@ -102,7 +102,7 @@ impl Together {
                 wanted.doubt = None;
             }
             if let Ok(Outcome::Busy { remaining, by, .. }) = outcome {
-                engine.found_busy(&wanted.key, now);
+                engine.state().queues.found_busy(&wanted.key, now);
                 busy.get_or_insert_with(|| {
                     Error::busy(ACQUIRE, &wanted.key, *by, wanted.terms.mode).free_in(*remaining)
                 });
@@ -120,7 +120,7 @@ impl Together {
         let Some(fences) = fences.filter(|fences| fences.len() == wanted.len()) else {
             return busy.filter(|_| request.tries_once()).map_or(Ok(None), Err);
         };
-        let epoch = (!is_sure).then(|| engine.epoch());
+        let epoch = (!is_sure).then(|| engine.backend.epoch());
         let mut guards = Vec::with_capacity(wanted.len());
         for (wanted, (fence, block)) in wanted.iter_mut().zip(fences) {
             let Wanted { key, terms, token, doubt } = wanted;

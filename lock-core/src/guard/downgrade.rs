@@ -60,7 +60,7 @@ impl LockGuard {
         let (engine, id) = self.held.take().ok_or_else(gone)?;
         let now = engine.now();
         let latest = hold.latest();
-        let left = engine.hand_over(id).ok_or_else(gone)?;
+        let left = engine.with(|state| state.queues.hand_over(id, now)).ok_or_else(gone)?;
         hold.finish(End::HandedOver);
         let parting = left.parting();
         let options = LeaseOptions {
@@ -101,7 +101,7 @@ struct Left {
 impl Drop for Left {
     fn drop(&mut self) {
         // Nobody else takes it up: a grant to it from now on is released.
-        self.engine.end_hand_over(self.parting.token);
+        self.engine.with(|state| state.queues.end_hand_over(self.parting.token));
         self.engine.clean_up(self.parting.clone(), self.doubt);
     }
 }

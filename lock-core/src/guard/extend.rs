@@ -94,8 +94,8 @@ impl LockGuard {
         let sent = engine.now();
         // The local deadline goes down before anything is sent, and up only after the answer.
         let version = hold.lower(ttl.deadline(sent));
-        engine.extending(id, sent, ttl);
-        let Some(request) = engine.renewal_of(id, ttl) else {
+        let request = engine.with(|state| state.queues.tenures.extending(id, sent, ttl));
+        let Some(request) = request else {
             return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
         };
         Ok((Extension { engine, id, hold, ttl, sent, version }, request))
@@ -152,7 +152,7 @@ impl Extension<'_> {
                 if let Some(slack) = hold.raise(ttl.deadline(sent), version) {
                     metrics::renewed(hold.label(), slack);
                 }
-                engine.extended(id, sent, ttl);
+                engine.with(|state| state.queues.tenures.extended(id, sent, ttl));
                 hold.check().map_err(ended)
             }
             Ok(Outcome::Gone) => {

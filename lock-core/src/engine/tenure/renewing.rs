@@ -206,10 +206,12 @@ impl Tenures {
         self.get(renewing.tenure).is_some()
     }
 
-    /// Takes note that the user's own request is sent, and has lowered the deadline. It may fail: what was planned before stays.
-    pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
+    /// Returns the user's own request, to be sent at `sent`, which has lowered the deadline. It may fail: what was planned before
+    /// stays. `None` if the hold is over.
+    pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) -> Option<Renew> {
         let planned = self.present(hold).map_or(Moment::NEVER, |tenure| tenure.renew_at);
         self.plan_after(hold, sent, ttl, planned);
+        Some(self.of_hold(hold)?.renew(ttl))
     }
 
     /// Takes note that the user's own request moved the deadline.
