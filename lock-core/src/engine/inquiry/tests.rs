@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::{message::*, *};
 use crate::{
     engine::fixture::{at, terms},
+    fencing::FencingToken,
     info::{Holder, Waiter},
     mode::Mode,
 };
@@ -42,7 +43,7 @@ proptest! {
             if holds {
                 let fields = ["holds", key.wire(), "", &number.to_string(), "9000", &number.to_string(), &text, &mode.write()];
                 draft.add(fields).unwrap();
-                let (ttl, fencing_token, trace) = (Duration::from_secs(9), u64::from(number).into(), text.clone());
+                let (ttl, fencing_token, trace) = (Duration::from_secs(9), FencingToken::new(number.into()), text.clone());
                 expected.holders.push((key.wire().to_owned(), Holder { party, mode, held: since, ttl, fencing_token, trace }));
             } else {
                 draft.waiter(&key, &crate::engine::tenure::Terms { mode, ..terms(9_000) }, since, number).unwrap();
