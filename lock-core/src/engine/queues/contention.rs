@@ -152,7 +152,7 @@ impl Queues {
             && now >= self.totals_told
         {
             self.totals_told = now + TOTALS;
-            self.deferred.waits_for_other_total(waiter.key.clone(), waiter.terms.mode, total);
+            self.deferred.other_total = Some((waiter.key.clone(), waiter.terms.mode, total));
         }
         candidate.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
         let pause = candidate.pause(refusal, self.listening && !self.calls_refused, self.random.random());
@@ -260,7 +260,7 @@ impl Queues {
         self.cleanup.restart(now);
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
-        self.deferred.lost_more(self.losses.take_all());
+        self.deferred.untold += self.losses.take_all();
         self.end_inquiries(now);
         self.ask_again(|candidate| {
             candidate.abandon_requests();

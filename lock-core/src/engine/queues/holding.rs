@@ -109,8 +109,8 @@ impl Queues {
             }
             let key = parting.key.clone();
             self.cleanup.push(parting, doubt, now);
-            self.deferred.end(ending);
-            self.deferred.lost(key.clone(), loss, self.losses.has_line(now));
+            self.deferred.endings.push(ending);
+            self.deferred.losses.push((key.clone(), loss, self.losses.has_line(now)));
             self.free(&key, tenure, 0);
         }
     }

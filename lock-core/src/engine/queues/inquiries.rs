@@ -130,7 +130,7 @@ impl Queues {
         if let Some(asked) = news.filter(|_| was_sent)
             && self.lines.waiters_of(&key).any(|(waiter, _)| waiter.asked <= asked)
         {
-            self.deferred.explained(key, holder);
+            self.deferred.explained.push((key, holder));
         }
     }
 

@@ -236,7 +236,7 @@ impl Queues {
         let ended = self.tenures.advance(now);
         self.clean_up_ended(ended, now);
         self.fail_unanswered(now);
-        self.deferred.lost_more(self.losses.take(now));
+        self.deferred.untold += self.losses.take(now);
         self.explain_waits(now);
         self.answer_inquiries(now);
         let mut due = Vec::new();

@@ -277,7 +277,7 @@ impl Queues {
                 if logged {
                     self.complaint = now + COMPLAINTS;
                 }
-                self.deferred.renewals_failed(renewals.len(), error, logged);
+                self.deferred.failed.push((renewals.len(), error, logged));
                 Outcomes::new()
             }
         };
