@@ -30,12 +30,7 @@ pub(crate) mod trust;
 mod turn;
 pub(crate) mod wheel;
 
-use std::{
-    fmt,
-    ops::Deref,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::runtime::Handle;
@@ -65,7 +60,7 @@ use crate::{
     health::Health,
     key::LockKey,
     mode::Mode,
-    };
+};
 
 /// A handle that keeps the engine alive.
 pub(crate) struct Engine {

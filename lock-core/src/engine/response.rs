@@ -1,7 +1,6 @@
 //! The future of a request.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -99,11 +98,5 @@ impl<T> Future for Response<T> {
                 Poll::Ready(answer.unwrap_or_else(|| Err(self.core.ended(kind))))
             }
         }
-    }
-}
-
-impl<T> fmt::Debug for Response<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Response").finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 //! clean-up.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -37,7 +38,6 @@ use crate::{
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind: whatever a request in flight may have set is released in the background.
-#[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
     /// `None` once the key is acquired, or the request is over.
@@ -50,14 +50,12 @@ pub struct Acquire {
 }
 
 /// An acquired key that waits for its replicas.
-#[derive(Debug)]
 struct Confirming {
     confirm: Confirm,
     engine: Arc<Engine>,
 }
 
 /// How far it has come.
-#[derive(Debug)]
 struct Progress {
     step: Step,
     /// When the wait is over; known from the first poll on.
@@ -314,20 +312,9 @@ impl Waiter {
     }
 }
 
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("began", &self.began).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Step {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Begin => "Begin",
-            Self::Waiting { .. } => "Waiting",
-            Self::TakingUp(_) => "TakingUp",
-            Self::Finished => "Finished",
-        })
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("request", &self.request).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -8,8 +9,7 @@ use std::{
 use super::{Acquire, confirm::Confirm, together::Together};
 use crate::{
     clock::Moment,
-    error::ACQUIRE,
-    error::{Error, ErrorKind},
+    error::{ACQUIRE, Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     mode::Mode,
@@ -21,7 +21,6 @@ use crate::{
 ///
 /// # Cancel safety
 /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
-#[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireAll {
     request: LockAllRequest,
@@ -37,7 +36,6 @@ pub struct AcquireAll {
 }
 
 /// The keys that are still to be acquired.
-#[derive(Debug)]
 enum Keys {
     /// Those of the request.
     All,
@@ -146,5 +144,11 @@ impl Future for AcquireAll {
         self.confirm = None;
         self.guards.clear();
         Poll::Ready(result)
+    }
+}
+
+impl fmt::Debug for AcquireAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireAll").field("request", &self.request).finish_non_exhaustive()
     }
 }

@@ -91,7 +91,7 @@ impl Confirm {
                 Step::Finished => unreachable!("it was looked at"),
             };
             let Some(error) = failed.or_else(|| guards.iter().find_map(ended)) else { return Poll::Ready(Ok(guards)) };
-            let releases = ReleaseAll::new(guards.into_iter().map(LockGuard::release_at_once).collect());
+            let releases = ReleaseAll::new(guards.into_iter().map(LockGuard::release_at_once));
             self.step = Step::Releasing(releases, error);
         }
     }
@@ -149,11 +149,5 @@ impl Confirmation {
             Some(said) => error.detail(said),
             None => error,
         })
-    }
-}
-
-impl std::fmt::Debug for Confirm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Confirm").finish_non_exhaustive()
     }
 }

@@ -5,6 +5,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use smallvec::SmallVec;
+
 use crate::{
     backend::{Answer, BackendError, Outcome},
     clock::Moment,
@@ -97,13 +99,13 @@ impl fmt::Debug for Release {
 #[derive(Debug)]
 #[must_use = "the answer of a release is lost unless it is awaited; drop the guard if it does not matter"]
 pub struct ReleaseAll {
-    releases: Vec<Release>,
+    releases: SmallVec<[Release; 1]>,
     failed: Option<Error>,
 }
 
 impl ReleaseAll {
-    pub(crate) fn new(releases: Vec<Release>) -> Self {
-        Self { releases, failed: None }
+    pub(crate) fn new(releases: impl Iterator<Item = Release>) -> Self {
+        Self { releases: releases.collect(), failed: None }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Several keys in one call: all of them if all are free, or none.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -152,12 +151,6 @@ impl Drop for Together {
                 self.engine.clean_up(Parting::at_once(key, token), Doubt { until, ..doubt });
             }
         }
-    }
-}
-
-impl fmt::Debug for Together {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Together").finish_non_exhaustive()
     }
 }
 

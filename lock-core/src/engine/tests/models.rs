@@ -104,7 +104,9 @@ fn send(engine: &Engine) -> usize {
 fn held(engine: &Engine) -> (HoldId, Arc<Hold>) {
     let waiter = arrive(engine);
     send(engine);
-    let Poll::Ready(Ok(offer)) = engine.with(|state| state.queues.poll(waiter, Waker::noop(), at(0))) else { panic!("it was granted") };
+    let Poll::Ready(Ok(offer)) = engine.with(|state| state.queues.poll(waiter, Waker::noop(), at(0))) else {
+        panic!("it was granted")
+    };
     offer
 }
 
