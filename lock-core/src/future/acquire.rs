@@ -3,7 +3,7 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, IntoFuture},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -104,8 +104,54 @@ impl Drop for Acquire {
     }
 }
 
+impl LockRequest {
+    /// Acquires the lease, waiting until the key is free or `wait` has passed. Awaiting the request does the same; this future
+    /// can be named.
+    ///
+    /// The ttl counts from the moment the request is sent, so [`Lease::remaining`](crate::Lease::remaining) is already less.
+    ///
+    /// # Errors
+    /// * [`ErrorKind::Busy`] if `wait` has passed: nothing is held.
+    /// * [`ErrorKind::Backend`] if the backend did not answer: a lease that it may have set is released in the background.
+    /// * [`ErrorKind::Invalid`] for a key, a duration or permits out of range, before anything is sent.
+    /// * [`ErrorKind::WouldDeadlock`] inside a scoped form that holds the key.
+    /// * [`ErrorKind::Overloaded`] if more requests wait than the manager allows.
+    /// * [`ErrorKind::NotReplicated`] with a [`durability`](Self::durability); then also [`ErrorKind::Lost`] if the key was taken
+    ///   away meanwhile.
+    /// * [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`], [`ErrorKind::NoRuntime`] and
+    ///   [`ErrorKind::ShutDown`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{LockManager, future::Acquire};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let acquire: Acquire = manager.lock("goods:1").acquire();
+    /// let guard = acquire.await?;
+    /// assert!(guard.is_held());
+    /// # guard.release().await }
+    /// ```
+    pub fn acquire(self) -> Acquire {
+        Acquire::new(self)
+    }
+}
+
+impl IntoFuture for LockRequest {
+    type Output = <Acquire as Future>::Output;
+    type IntoFuture = Acquire;
+
+    fn into_future(self) -> Acquire {
+        self.acquire()
+    }
+}
+
 impl Acquire {
-    pub(crate) fn new(request: LockRequest) -> Self {
+    pub(super) fn new(request: LockRequest) -> Self {
         let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, overdue: false, now: Moment::NEVER };
         Self { request: Some(request), progress, confirming: None, watch: None }
     }

@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    future::Future,
+    future::{Future, IntoFuture},
     pin::Pin,
     task::{Context, Poll, ready},
     vec,
@@ -44,8 +44,49 @@ enum Keys {
     Finished,
 }
 
+impl LockAllRequest {
+    /// Acquires all leases or none. `wait` bounds the total.
+    ///
+    /// Up to 256 keys that are free take one round trip: one call acquires all of them, or none. (In a cluster each slot is
+    /// a part of that call; what one part has taken is given back if another cannot be had.) If one of the keys is busy, the keys are
+    /// acquired one after the other in the order of their bytes. The request then waits for a key only while it holds smaller
+    /// ones, so two such requests cannot deadlock.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
+    /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key, and when there are more than 5,000.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["account:7", "account:3"]).acquire().await?; // or: .await? on the request
+    /// let keys: Vec<_> = guard.leases().iter().map(|lease| lease.key()).collect();
+    /// assert_eq!(keys, ["account:3", "account:7"]);
+    /// # guard.release().await }
+    /// ```
+    pub fn acquire(self) -> AcquireAll {
+        AcquireAll::new(self)
+    }
+}
+
+impl IntoFuture for LockAllRequest {
+    type Output = <AcquireAll as Future>::Output;
+    type IntoFuture = AcquireAll;
+
+    fn into_future(self) -> AcquireAll {
+        self.acquire()
+    }
+}
+
 impl AcquireAll {
-    pub(crate) fn new(request: LockAllRequest) -> Self {
+    fn new(request: LockAllRequest) -> Self {
         Self {
             request,
             keys: Keys::All,
