@@ -46,7 +46,7 @@ use self::{
         calls::List,
         line::{Newcomer, WaiterId},
     },
-    tenure::{Acquired, HoldId, Offer, Terms},
+    tenure::HoldId,
 };
 pub(crate) use self::{
     core::{Owed, Timer},
@@ -157,23 +157,6 @@ impl Engine {
                 return Err(Error::new(ErrorKind::ShutDown, ACQUIRE).on(newcomer.key));
             }
             state.queues.arrive(newcomer, now)
-        })
-    }
-
-    /// Enters the tenure of a lease that was taken up, and begins its hold.
-    pub(crate) fn take_up(
-        &self,
-        key: &LockKey,
-        terms: &Terms,
-        acquired: Acquired,
-        now: Moment,
-    ) -> Result<Offer, Error> {
-        self.core.with(|state| {
-            // The shutdown may have counted the leases already. The caller's drop cleans the token up.
-            if state.shut_down {
-                return Err(Error::new(ErrorKind::ShutDown, "take up").on(key));
-            }
-            Ok(state.queues.enter(key, terms, acquired, now))
         })
     }
 

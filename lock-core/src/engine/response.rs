@@ -65,12 +65,6 @@ impl<T> Response<T> {
         self.more_time = Some(more);
         self
     }
-
-    /// Cancels the request if it was not sent yet.
-    pub(crate) fn cancel(&mut self) {
-        // The engine's reference to the old slot is then the only one, by which it knows that no future waits for the answer.
-        self.slot = Arc::default();
-    }
 }
 
 impl<T> Future for Response<T> {
