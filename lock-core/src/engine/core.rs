@@ -19,7 +19,7 @@ use super::{
     pulse::Pulse,
     queues::{
         Queues,
-        calls::{Calls, List},
+        in_flight::{List, Transmits},
     },
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
 };
@@ -253,7 +253,7 @@ impl Core {
         let mut state = state;
         let mut rounds = 0;
         loop {
-            let (mut now, mut epoch, mut calls) = (Moment::NEVER, 0, Calls::new());
+            let (mut now, mut epoch, mut calls) = (Moment::NEVER, 0, Transmits::new());
             // A thread that has served many others leaves the rest to the task.
             if rounds < ROUNDS && state.queues.has_requests() {
                 (now, epoch) = (self.clock.now(), self.backend.epoch());
@@ -335,7 +335,7 @@ impl Drop for Calling<'_> {
 pub(super) struct Step {
     /// The moment of the decision.
     pub(super) now: Moment,
-    pub(super) calls: Calls,
+    pub(super) calls: Transmits,
     pub(super) lists: Vec<List>,
     pub(super) messages: Vec<Message>,
     /// Until when to sleep.

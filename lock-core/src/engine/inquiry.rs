@@ -19,7 +19,7 @@ use std::{
 };
 
 use self::message::Question;
-use crate::{clock::Moment, engine::asked::Asked, info::Party, key::LockKey};
+use crate::{clock::Moment, engine::responder::Responder, info::Party, key::LockKey};
 
 /// Settings for `inspect`.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Message {
 #[derive(Debug)]
 pub(crate) enum Asker {
     /// A request waits for the answers of all managers.
-    Request(Asked<Heard>),
+    Request(Responder<Heard>),
     /// The waits for a key are to be explained; the first answer is enough, since managers that do not hold the key are silent.
     Waits(LockKey),
 }
@@ -70,7 +70,7 @@ impl Open {
     fn is_done(&self, now: Moment) -> bool {
         let Heard { answers, reached } = &self.heard;
         let is_enough = match &self.asker {
-            Asker::Request(asked) => asked.is_cancelled(),
+            Asker::Request(responder) => responder.is_cancelled(),
             Asker::Waits(_) => !answers.is_empty(),
         };
         is_enough || now >= self.until || reached.is_some_and(|reached| answers.len() >= reached)

@@ -4,7 +4,6 @@
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
 //! The task itself holds only the [`Core`].
 
-mod asked;
 pub(crate) mod cleanup;
 mod core;
 pub(crate) mod deferred;
@@ -20,6 +19,7 @@ pub(crate) mod metrics;
 mod models;
 pub(crate) mod pulse;
 pub(crate) mod queues;
+mod responder;
 mod response;
 pub(crate) mod schedule;
 pub(crate) mod slack;
@@ -43,7 +43,7 @@ use self::{
     pulse::Pulse,
     queues::{
         Departure, Queues,
-        calls::List,
+        in_flight::List,
         line::{Newcomer, WaiterId},
     },
     tenure::HoldId,
@@ -118,17 +118,17 @@ impl Engine {
 
     /// Sends a batch in a call of its own.
     pub(crate) fn call(&self, batch: Batch) -> Response {
-        let (asked, response) = Response::new(&self.core, self.now());
+        let (responder, response) = Response::new(&self.core, self.now());
         // A sign of life, which waits for the connection.
         let response = if batch.is_empty() { response.without_limit() } else { response };
-        self.core.with(|state| state.queues.request(batch, asked));
+        self.core.with(|state| state.queues.request(batch, responder));
         response
     }
 
     /// Lists the keys that begin with `prefix` and are held by a lease of this library.
     pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
-        let (asked, response) = Response::new(&self.core, self.now());
-        self.core.with(|state| state.queues.request_list(List { prefix, asked }));
+        let (responder, response) = Response::new(&self.core, self.now());
+        self.core.with(|state| state.queues.request_list(List { prefix, responder }));
         // It takes many calls, each of which has a limit of its own.
         response.without_limit()
     }
@@ -137,8 +137,8 @@ impl Engine {
     /// are left out.
     pub(crate) fn inquire(&self, subject: Subject) -> Response<Heard> {
         let now = self.now();
-        let (asked, response) = Response::new(&self.core, now);
-        self.core.with(|state| state.queues.inquire(subject, Asker::Request(asked), now));
+        let (responder, response) = Response::new(&self.core, now);
+        self.core.with(|state| state.queues.inquire(subject, Asker::Request(responder), now));
         response.with_more_time(inquiry::LONGEST)
     }
 

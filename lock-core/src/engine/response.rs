@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    asked::{Asked, Slot},
     core::{Core, Timer},
+    responder::{Responder, Slot},
 };
 use crate::{
     backend::{Answer, BackendError},
@@ -31,15 +31,15 @@ pub(crate) struct Response<T = Answer> {
 
 impl<T> Response<T> {
     /// Makes the two ends of a request that is made at `now`.
-    pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Asked<T>, Self) {
-        let asked = Asked::new(now);
+    pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Responder<T>, Self) {
+        let responder = Responder::new(now);
         let response = Self {
             core: Arc::clone(core),
-            slot: Arc::clone(&asked.slot),
+            slot: Arc::clone(&responder.slot),
             timer: None,
             more_time: Some(Duration::ZERO),
         };
-        (asked, response)
+        (responder, response)
     }
 
     /// Fails when the engine should have answered long ago. Without a runtime there is no timer.

@@ -96,9 +96,9 @@ fn a_question_whose_answer_would_go_to_another_channel_is_refused() {
 
 /// A question that ends at 250, and the slot of the request that waits for the answers.
 fn ask() -> (Inquiries, Arc<impl Sized>) {
-    let (mut inquiries, asked) = (Inquiries::default(), Asked::new(at(0)));
-    let waits = Arc::clone(&asked.slot);
-    inquiries.open(7, Asker::Request(asked), at(250));
+    let (mut inquiries, responder) = (Inquiries::default(), Responder::new(at(0)));
+    let waits = Arc::clone(&responder.slot);
+    inquiries.open(7, Asker::Request(responder), at(250));
     (inquiries, waits)
 }
 

@@ -7,12 +7,12 @@ use rand::RngExt;
 use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
     TOTALS,
-    calls::{Item, RoundTrip},
     candidate::{Candidate, LONGEST_CHECK, Refusal},
+    in_flight::{Item, RoundTrip},
     line::{Standing, WaiterId},
 };
 use crate::{
-    backend::{self, BackendError, BusyReason, Grant, Notice, Outcome, Place, Token},
+    backend::{self, BackendError, BusyReason, Grant, Outcome, Place, Token},
     clock::Moment,
     end::End,
     engine::{
@@ -224,20 +224,6 @@ impl Queues {
             // free the key before that time.
             parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
             self.cleanup.push(parting, doubt, now);
-        }
-    }
-
-    /// Takes a message of the backend that was not asked for.
-    pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
-        match notice {
-            Notice::Granted(grant) => self.granted(grant, now),
-            Notice::Listening(listening) => self.listen(listening),
-            Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
-            Notice::Changed(None) => self.tenures.look_at_all(now),
-            Notice::Connected => self.tenures.connected(now),
-            Notice::Moved => self.cleanup.release_lately_released(now),
-            Notice::Settled(epoch) => self.cleanup.settle(epoch, now),
-            Notice::Message(message) => self.take_message(message),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use super::{
     Queues, TURN,
-    calls::Item,
     candidate::{CHECK, Candidate},
+    in_flight::Item,
     line::{Line, Standing, WaiterId},
 };
 use crate::{
@@ -168,7 +168,7 @@ impl Queues {
                 let is_called = candidate.callable && self.listening && candidate.by != BusyReason::Foreign;
                 let asks = !is_called;
                 waiter.state = Standing::InLine(Some(candidate));
-                self.look_at(next, now + CHECK);
+                self.set_timer(next, now + CHECK);
                 if asks {
                     self.ask(key, token, false);
                 }
@@ -194,7 +194,7 @@ impl Queues {
     pub(crate) fn changed(&mut self, key: &LockKey, now: Moment) {
         let tenures: Vec<_> = self.tenures_of(key).collect();
         for tenure in tenures {
-            self.tenures.look_at(tenure, now);
+            self.tenures.renew_soon(tenure, now);
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use super::{Departure, Queues, calls::Item};
+use super::{Departure, Queues, in_flight::Item};
 use crate::{
     backend::Token,
     clock::Moment,
     engine::{
-        asked::Asked,
         cleanup::Parting,
+        responder::Responder,
         tenure::{Acquired, Ended, HoldId, Offer, Tenure, Terms},
     },
     key::LockKey,
@@ -18,7 +18,12 @@ use crate::{
 impl Queues {
     /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released by the request that `ask`
     /// makes.
-    pub(crate) fn release<R>(&mut self, hold: HoldId, now: Moment, ask: impl FnOnce() -> (Asked, R)) -> Departure<R> {
+    pub(crate) fn release<R>(
+        &mut self,
+        hold: HoldId,
+        now: Moment,
+        ask: impl FnOnce() -> (Responder, R),
+    ) -> Departure<R> {
         // Passing comes first: the next hold follows under the same token, so the key must not be released, not even for a moment. If
         // nobody follows, the tenure is removed before the release is registered, so that no renewal can be sent after the release:
         // executed in that order, it would find the key gone and report a loss.
@@ -29,9 +34,9 @@ impl Queues {
         let (parting, doubt) = (tenure.parting(), tenure.doubt());
         self.keep_busy(&parting, now);
         let key = parting.key.clone();
-        let (asked, response) = ask();
+        let (responder, response) = ask();
         // The release is registered before the next waiter contends: both travel in one call, and the acquire must find the key released.
-        self.request_release(parting, doubt, asked);
+        self.request_release(parting, doubt, responder);
         self.free(&key, hold.tenure, tenure.holds());
         Departure::Released(response)
     }

@@ -104,7 +104,7 @@ impl Queues {
     pub(super) fn answer_inquiries(&mut self, now: Moment) {
         for (asker, heard) in self.inquiries.take_done(now) {
             match asker {
-                Asker::Request(asked) => self.deferred.wake(asked.answer(Ok(heard))),
+                Asker::Request(responder) => self.deferred.wake(responder.answer(Ok(heard))),
                 Asker::Waits(key) => self.explained(key, &heard, now),
             }
         }
@@ -115,7 +115,7 @@ impl Queues {
         self.messages.clear();
         for (asker, heard) in self.inquiries.end() {
             match asker {
-                Asker::Request(asked) => self.deferred.wake(asked.answer(Ok(heard))),
+                Asker::Request(responder) => self.deferred.wake(responder.answer(Ok(heard))),
                 Asker::Waits(key) => _ = self.explanations.found(&key, None, now),
             }
         }

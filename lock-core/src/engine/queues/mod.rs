@@ -7,17 +7,17 @@
 //! backend. When it gets the key, its turn has come. When it is done, the hold of the next waiter follows inside the process
 //! ([`tenure`] says for how long), and then the release and the next candidate's request travel in one call.
 //!
-//! The task comes in by `handle_timeout` and `poll_timeout` here, `poll_transmit`, `poll_renewals` and `handle_response` in `requests.rs`, and
-//! `handle_notice` in `contention.rs`.
+//! The task comes in by `handle_timeout`, `poll_timeout` and `handle_notice` here, and by `poll_transmit`, `poll_renewals` and
+//! `handle_response` in `requests.rs`.
 //!
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
 
-pub(crate) mod calls;
 mod candidate;
 mod contention;
 mod handoff;
 mod holding;
+pub(crate) mod in_flight;
 mod inquiries;
 pub(crate) mod line;
 mod outage;
@@ -37,12 +37,12 @@ use rand::{RngExt, rngs::StdRng};
 use slab::Slab;
 
 use self::{
-    calls::{Counted, InFlight, Item, List},
-    line::{Lines, Standing},
+    in_flight::{Counted, Item, List, SentCall},
+    line::{Lines, Standing, WaiterId},
     recent::RecentlyBusy,
 };
 use crate::{
-    backend::{BackendError, Token},
+    backend::{BackendError, Notice, Token},
     clock::Moment,
     end::End,
     engine::{
@@ -87,7 +87,7 @@ pub(crate) struct Queues {
     /// Questions and answers that wait to be published.
     messages: Vec<Message>,
     pub(crate) explanations: Explanations,
-    in_flight: Slab<InFlight>,
+    in_flight: Slab<SentCall>,
     counted: Counted,
     /// When to look for requests that were not answered in time.
     answers_due: Moment,
@@ -261,6 +261,33 @@ impl Queues {
                 Standing::InLine(None) | Standing::Missed | Standing::Failed(_) => {}
             }
         }
+    }
+
+    /// Takes a message of the backend that was not asked for.
+    pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
+        match notice {
+            Notice::Granted(grant) => self.granted(grant, now),
+            Notice::Listening(listening) => self.listen(listening),
+            Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
+            Notice::Changed(None) => self.tenures.renew_all_soon(now),
+            Notice::Connected => self.tenures.connected(now),
+            Notice::Moved => self.cleanup.release_lately_released(now),
+            Notice::Settled(epoch) => self.cleanup.settle(epoch, now),
+            Notice::Message(message) => self.take_message(message),
+        }
+    }
+
+    /// Has a waiter looked at again at a moment, or when it has waited for its first answer for too long.
+    fn set_timer(&mut self, id: WaiterId, at: Moment) {
+        let at = at.min(self.lines.waiter(id).loses_patience(self.limits.answer));
+        if at < Moment::NEVER {
+            self.wheel.set(id, at);
+        }
+    }
+
+    fn wake(&mut self, id: WaiterId) {
+        let waker = self.lines.waiter(id).waker.take();
+        self.deferred.wake(waker);
     }
 }
 

@@ -13,17 +13,17 @@ mod told;
 use std::task::{Poll, Waker};
 
 use self::process::{Process, newcomer};
-use super::{calls::RoundTrip, *};
+use super::{in_flight::RoundTrip, *};
 use crate::{
     backend::{self, BusyReason, Operation, Outcome},
     engine::{
-        asked::Asked,
         cleanup::Doubt,
         fixture::{at, key, terms},
         inquiry::{
             Asker,
             message::{Draft, Question, Subject},
         },
+        responder::Responder,
         tenure::{Acquired, Offer, Terms},
     },
     error::ErrorKind,

@@ -110,7 +110,7 @@ impl Tenures {
     }
 
     /// Has a tenure renewed soon because another client has written to its key. The renewal shows whether the key is still its own.
-    pub(crate) fn look_at(&mut self, id: TenureId, now: Moment) {
+    pub(crate) fn renew_soon(&mut self, id: TenureId, now: Moment) {
         let Some(tenure) = self.get_mut(id) else { return };
         // A renewal in flight may have been executed before the change, so its success would prove nothing. Another one follows its
         // answer.
@@ -119,10 +119,10 @@ impl Tenures {
     }
 
     /// Has every tenure that is renewed at all renewed soon, one after the other.
-    pub(crate) fn look_at_all(&mut self, now: Moment) {
+    pub(crate) fn renew_all_soon(&mut self, now: Moment) {
         // One after the other: 100,000 leases at once would keep the server from everything else for longer than some of them last.
         for (place, id) in (0..).zip(self.ids()) {
-            self.look_at(id, now + APART * place);
+            self.renew_soon(id, now + APART * place);
         }
     }
 

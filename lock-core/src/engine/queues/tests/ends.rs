@@ -135,7 +135,7 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     let over = held.0;
     assert!(matches!(process.release(held), Departure::Passed));
     let next = process.hold(second);
-    assert!(matches!(process.queues.release(over, at(0), || (Asked::new(at(0)), ())), Departure::Over));
+    assert!(matches!(process.queues.release(over, at(0), || (Responder::new(at(0)), ())), Departure::Over));
     process.queues.abandon(over, at(0));
     assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
