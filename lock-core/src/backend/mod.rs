@@ -35,7 +35,6 @@ use std::{
 
 use futures_util::future::{self, BoxFuture, Either, Ready};
 
-pub(crate) use self::calls::Notice;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Provider;
 #[cfg(feature = "redis")]
@@ -51,10 +50,7 @@ pub use self::{
     token::{ForeignToken, TOKEN_MARK, Token},
 };
 #[doc(hidden)]
-pub use self::{
-    calls::{Report, Reports},
-    operation::AIMS_WITHIN,
-};
+pub use self::{calls::Notice, operation::AIMS_WITHIN};
 pub use crate::mode::BusyReason;
 use crate::{
     clock::{Clock, SystemClock},
