@@ -372,7 +372,7 @@ impl State {
         if !core.answers_at_once {
             calls.extend(queues.poll_transmit(now, epoch));
         }
-        let (lists, messages) = (queues.poll_lists(), queues.poll_messages(now));
+        let (lists, messages) = (std::mem::take(&mut queues.lists), queues.poll_messages(now));
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {

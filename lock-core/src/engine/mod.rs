@@ -59,7 +59,6 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
-    mode::Mode,
 };
 
 /// A handle that keeps the engine alive.
@@ -100,7 +99,8 @@ impl Engine {
         let nodes = self.core.backend.health();
         let now = self.now();
         let tenures = &mut self.core.state().queues.tenures;
-        Health::new(admits, nodes, tenures.len(), tenures.slack.least(now)).with_losses(tenures.losses)
+        let (slack, losses) = (tenures.slack.least(now), tenures.losses);
+        Health { admits, nodes, held: tenures.len(), slack, losses }
     }
 
     /// Begins a request: refuses it after a shutdown, and starts the task if it does not run.
@@ -128,7 +128,7 @@ impl Engine {
     /// Lists the keys that begin with `prefix` and are held by a lease of this library.
     pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
         let (responder, response) = Response::new(&self.core, self.now());
-        self.core.with(|state| state.queues.request_list(List { prefix, responder }));
+        self.core.with(|state| state.queues.lists.push(List { prefix, responder }));
         // It takes many calls, each of which has a limit of its own.
         response.without_limit()
     }
@@ -158,12 +158,6 @@ impl Engine {
             }
             state.queues.arrive(newcomer, now)
         })
-    }
-
-    /// Whether nobody in this process has any of the keys, or wants it, or has found it busy lately.
-    pub(crate) fn are_quiet(&self, keys: &[(LockKey, Mode)], now: Moment) -> bool {
-        let state = self.core.state();
-        keys.iter().all(|(key, mode)| state.queues.is_quiet(key, *mode, now))
     }
 
     /// Ends a hold as its holder wishes, and says what is left to do.

@@ -31,7 +31,8 @@ impl Together {
     pub(super) fn begin(request: &LockAllRequest, keys: &[(LockKey, Mode)]) -> Result<Option<Self>, Error> {
         let engine = &request.engine;
         let now = engine.now();
-        if !(2..=MOST).contains(&keys.len()) || !engine.are_quiet(keys, now) {
+        let is_quiet = |(key, mode): &(LockKey, Mode)| engine.state().queues.is_quiet(key, *mode, now);
+        if !(2..=MOST).contains(&keys.len()) || !keys.iter().all(is_quiet) {
             return Ok(None);
         }
         let checked = keys.iter().map(|(key, mode)| {

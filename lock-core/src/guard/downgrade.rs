@@ -101,7 +101,7 @@ struct Left {
 impl Drop for Left {
     fn drop(&mut self) {
         // Nobody else takes it up: a grant to it from now on is released.
-        self.engine.with(|state| state.queues.end_hand_over(self.parting.token));
+        self.engine.state().queues.handed_over.remove(&self.parting.token);
         self.engine.clean_up(self.parting.clone(), self.doubt);
     }
 }

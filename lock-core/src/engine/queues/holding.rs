@@ -68,11 +68,6 @@ impl Queues {
         Some(tenure)
     }
 
-    /// Forgets a token that was on its way: it is over, so that a late message for it is a stray one.
-    pub(crate) fn end_hand_over(&mut self, token: Token) {
-        self.handed_over.remove(&token);
-    }
-
     /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
     fn keep_busy(&mut self, parting: &Parting, now: Moment) {
         if now < parting.keep_until {

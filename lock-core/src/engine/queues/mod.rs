@@ -70,7 +70,7 @@ pub(crate) struct Queues {
     /// Tenures beside the one that possesses its key in the line: those that were taken up, and those that share their key.
     beside: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
     /// Tokens that were handed over, and until when their leases may last. They are over in this process, but must not be cleaned up.
-    handed_over: HashMap<Token, Moment>,
+    pub(crate) handed_over: HashMap<Token, Moment>,
     /// Tokens that were released, and until when their keys stay busy all the same.
     kept: HashMap<Token, Moment>,
     /// Which keys other holders had lately.
@@ -79,7 +79,8 @@ pub(crate) struct Queues {
     wheel: Wheel,
     /// Requests that wait to be sent, in order.
     outbox: VecDeque<Item>,
-    lists: Vec<List>,
+    /// Requests for lists of keys that wait to be sent.
+    pub(crate) lists: Vec<List>,
     /// This process as others see it.
     party: Party,
     /// Questions of this manager and of others.

@@ -9,7 +9,7 @@ use slab::Slab;
 use super::{
     Queues,
     candidate::CHECK,
-    in_flight::{self, BATCH, CallId, Counted, Item, List, Purpose, RoundTrip, SentCall, Transmits, Work},
+    in_flight::{self, BATCH, CallId, Counted, Item, Purpose, RoundTrip, SentCall, Transmits, Work},
     line,
 };
 use crate::{
@@ -39,15 +39,6 @@ impl Queues {
     pub(super) fn request_release(&mut self, parting: Parting, doubt: Doubt, responder: Responder) {
         self.expect_answer(responder.at);
         self.outbox.push_back(Item::Release(parting, doubt, responder));
-    }
-
-    pub(crate) fn request_list(&mut self, list: List) {
-        self.lists.push(list);
-    }
-
-    /// Takes the requests for lists of keys.
-    pub(crate) fn poll_lists(&mut self) -> Vec<List> {
-        std::mem::take(&mut self.lists)
     }
 
     /// Has requests that go unanswered looked for when one that was made at `made` is late.
