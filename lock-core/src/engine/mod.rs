@@ -26,6 +26,7 @@ pub(crate) mod slack;
 pub(crate) mod sync;
 mod task;
 pub(crate) mod tenure;
+pub(crate) mod terms;
 pub(crate) mod trust;
 mod turn;
 pub(crate) mod wheel;

@@ -11,11 +11,7 @@ use super::wanted::Wanted;
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome, Token},
     clock::Moment,
-    engine::{
-        Engine, Response,
-        cleanup::AT_ONCE,
-        tenure::{Offer, Terms},
-    },
+    engine::{Engine, Response, cleanup::AT_ONCE, tenure::Offer, terms::Terms},
     error::{Error, ErrorKind, TAKE_UP},
     key::LockKey,
 };

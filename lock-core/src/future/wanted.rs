@@ -8,7 +8,8 @@ use crate::{
     engine::{
         Engine, Owed,
         cleanup::{Doubt, Parting},
-        tenure::{Acquired, Offer, Terms},
+        tenure::{Acquired, Offer},
+        terms::Terms,
     },
     error::{Error, ErrorKind, TAKE_UP},
     key::LockKey,

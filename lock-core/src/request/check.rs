@@ -3,7 +3,7 @@
 use super::LockRequest;
 use crate::{
     backend::BackendError,
-    engine::tenure::Terms,
+    engine::terms::Terms,
     error::{ACQUIRE, Argument, Error},
     key::LockKey,
     mode::Mode,

@@ -46,7 +46,7 @@ proptest! {
                 let (ttl, fencing_token, trace) = (Duration::from_secs(9), FencingToken::new(number.into()), text.clone());
                 expected.holders.push((key.wire().to_owned(), Holder { party, mode, held: since, ttl, fencing_token, trace }));
             } else {
-                draft.waiter(&key, &crate::engine::tenure::Terms { mode, ..terms(9_000) }, since, number).unwrap();
+                draft.waiter(&key, &crate::engine::terms::Terms { mode, ..terms(9_000) }, since, number).unwrap();
                 expected.waiters.push((key.wire().to_owned(), Waiter { party, mode, waited: since, place: number }));
             }
         }

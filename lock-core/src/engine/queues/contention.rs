@@ -17,7 +17,8 @@ use crate::{
     end::End,
     engine::{
         cleanup::{Doubt, Parting},
-        tenure::{Acquired, TenureId, Terms},
+        tenure::{Acquired, TenureId},
+        terms::Terms,
         trust::{Placing, Told},
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},

@@ -11,7 +11,8 @@ use crate::{
     clock::Moment,
     engine::{
         cleanup::Parting,
-        tenure::{Acquired, HoldId, Offer, TenureId, Terms},
+        tenure::{Acquired, HoldId, Offer, TenureId},
+        terms::Terms,
         trust,
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},

@@ -9,7 +9,8 @@ use crate::{
     engine::{
         cleanup::Parting,
         responder::Responder,
-        tenure::{Acquired, Ended, HoldId, Offer, Tenure, Terms},
+        tenure::{Acquired, Ended, HoldId, Offer, Tenure},
+        terms::Terms,
     },
     key::LockKey,
     mode::Mode,

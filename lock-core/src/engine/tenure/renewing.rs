@@ -189,7 +189,7 @@ impl Tenures {
                 tenure.renew_at = schedule::after_failure(now, tenure.failures.into(), interval, jitter);
             }
         }
-        let (over, ending) = tenure.hold.settle_at(now, None);
+        let (over, ending) = tenure.hold.settle(now, None);
         let timer = tenure.timer(tenure.hold.end());
         if let Some(slack) = slack {
             self.slack.note(slack, now);
@@ -292,7 +292,7 @@ impl Tenure {
     /// and given it the ttl. Returns what the deadline had left, unless that was of a grant: it is less than the ttl, and
     /// says nothing of how late renewals are.
     pub(super) fn confirmed(&mut self, sent: Moment, version: u32, now: Moment) -> Option<Duration> {
-        let slack = self.hold.raise_at(now, self.ttl.deadline(sent), version);
+        let slack = self.hold.raise(now, self.ttl.deadline(sent), version);
         let was_granted = self.granted;
         self.proved(sent);
         if was_granted {

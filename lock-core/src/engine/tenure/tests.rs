@@ -4,6 +4,8 @@ use crate::{
     engine::{
         deferred::Deferred,
         fixture::{Manual, at, terms},
+        pulse::Pulse,
+        terms::Terms,
     },
     error::LossReason,
 };

@@ -12,7 +12,8 @@ use crate::{
         hold::Hold,
         queues::{in_flight::*, line::*, *},
         responder::Responder,
-        tenure::{HoldId, Offer, Terms},
+        tenure::{HoldId, Offer},
+        terms::Terms,
     },
     error::{Error, ErrorKind},
 };
