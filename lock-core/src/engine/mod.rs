@@ -37,7 +37,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use tokio::runtime::Handle;
 
 use self::{
-    cleanup::{Doubt, Parting},
+    cleanup::{Doubt, PendingRelease},
     core::Core,
     inquiry::{Asker, Heard, explanations::Found, message::Subject},
     limits::Limits,
@@ -167,9 +167,9 @@ impl Engine {
     }
 
     /// Releases a token until that is known to have worked.
-    pub(crate) fn clean_up(&self, parting: Parting, doubt: Doubt) {
+    pub(crate) fn clean_up(&self, pending: PendingRelease, doubt: Doubt) {
         let now = self.now();
-        self.core.with(|state| state.queues.cleanup.push(parting, doubt, now));
+        self.core.with(|state| state.queues.cleanup.push(pending, doubt, now));
     }
 
     /// Ends a hold because an answer said that the key no longer holds its token.

@@ -15,7 +15,7 @@ use crate::{
     backend::{Renew, Token},
     clock::Moment,
     engine::{
-        cleanup::{Doubt, Parting},
+        cleanup::{Doubt, PendingRelease},
         hold::{Ending, Hold},
         pulse::Loss,
     },
@@ -120,7 +120,7 @@ pub(crate) type Offer = (HoldId, Arc<Hold>);
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) tenure: TenureId,
-    pub(crate) parting: Parting,
+    pub(crate) pending: PendingRelease,
     pub(crate) doubt: Doubt,
     pub(crate) loss: Loss,
     /// Whether it was to be renewed, and its deadline passed before.
@@ -140,8 +140,14 @@ impl Tenure {
     }
 
     /// How its key is to be left by its holder.
-    pub(crate) fn parting(&self) -> Parting {
-        Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false, quiet: false }
+    pub(crate) fn pending(&self) -> PendingRelease {
+        PendingRelease {
+            key: self.key().clone(),
+            token: self.token,
+            keep_until: self.keep_until,
+            place: false,
+            quiet: false,
+        }
     }
 
     pub(crate) fn renewal(&self) -> Renewal {

@@ -7,7 +7,7 @@ use crate::{
     clock::Moment,
     engine::{
         Engine, Owed,
-        cleanup::{Doubt, Parting},
+        cleanup::{Doubt, PendingRelease},
         tenure::{Acquired, Offer},
         terms::Terms,
     },
@@ -74,8 +74,8 @@ impl Drop for Wanted {
     fn drop(&mut self) {
         if let Some(doubt) = self.doubt {
             let until = self.terms.ttl.end(self.engine.now());
-            let parting = Parting::at_once(self.key.clone(), self.token);
-            self.engine.clean_up(Parting { keep_until: self.keep_until, ..parting }, Doubt { until, ..doubt });
+            let pending = PendingRelease::at_once(self.key.clone(), self.token);
+            self.engine.clean_up(PendingRelease { keep_until: self.keep_until, ..pending }, Doubt { until, ..doubt });
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Release, Renew, Token},
     clock::Moment,
-    engine::cleanup::{AT_ONCE, Parting, Try},
+    engine::cleanup::{AT_ONCE, PendingRelease, Try},
     key::LockKey,
     ttl::Ttl,
 };
@@ -363,7 +363,7 @@ impl Ledger {
                     let doubt = state.unanswered.get(&acquire.token).map(|unanswered| unanswered.doubt);
                     if let (true, Some(doubt)) = (state.settle(acquire.token, !left) && left, doubt) {
                         // It was released meanwhile, and may have been sent twice (by its hash, then by its source).
-                        state.owe(Parting::at_once(acquire.key.clone(), acquire.token).quietly(), doubt, now);
+                        state.owe(PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly(), doubt, now);
                     }
                 }
                 Operation::Release(release) if !asked.needless.contains(&release.token) => {

@@ -9,7 +9,7 @@ use super::asked::{Asked, Way};
 use crate::{
     backend::{Acquire, Answer, BackendError, Batch, Operation, Place, Release, Renew, Token},
     clock::Moment,
-    engine::cleanup::{CleanUp, Doubt, Parting, Try},
+    engine::cleanup::{CleanUp, Doubt, PendingRelease, Try},
     key::LockKey,
     ttl::{MIN_TTL, Ttl},
 };
@@ -231,31 +231,31 @@ impl Node {
         longest: Duration,
         now: Moment,
     ) {
-        let mut parting = Parting::at_once(release.key.clone(), release.token);
-        (parting.place, parting.quiet) = (release.place, release.quiet);
+        let mut pending = PendingRelease::at_once(release.key.clone(), release.token);
+        (pending.place, pending.quiet) = (release.place, release.quiet);
         if !release.after.is_zero() {
-            parting.keep_until = sent + release.after;
+            pending.keep_until = sent + release.after;
         }
         let until = release.until.min(sent + longest);
         // A token in doubt may have been renewed since.
         let until = doubt.map_or(until, |doubt| until.max(doubt.until));
         let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
         if now < until {
-            self.owe(parting, Doubt { until, unanswered_since }, now);
+            self.owe(pending, Doubt { until, unanswered_since }, now);
         }
     }
 
-    pub(super) fn owe(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
-        if self.owed_tokens.insert(parting.token) {
-            self.owed.push(parting, doubt, now);
+    pub(super) fn owe(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) {
+        if self.owed_tokens.insert(pending.token) {
+            self.owed.push(pending, doubt, now);
         }
     }
 
     /// Has the release of an acquire sent that was executed after its first release.
     pub(super) fn owe_again(&mut self, acquire: &Acquire, now: Moment) {
-        let parting = Parting::at_once(acquire.key.clone(), acquire.token).quietly();
+        let pending = PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly();
         // (Also where another release of it is owed: that may have been sent before.)
-        self.owed.push(parting, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
+        self.owed.push(pending, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
     }
 
     /// Takes the releases that are due to be sent again. Each must be answered by [`paid`](Self::paid).

@@ -16,7 +16,7 @@ use crate::{
     clock::Moment,
     end::End,
     engine::{
-        cleanup::{Doubt, Parting},
+        cleanup::{Doubt, PendingRelease},
         tenure::{Acquired, TenureId},
         terms::Terms,
         trust::{Placing, Told},
@@ -139,8 +139,8 @@ impl Queues {
         let waiter = self.lines.waiter(id);
         let anew = anew.in_mode(waiter.terms.mode);
         let Standing::InLine(Some(candidate)) = &mut waiter.state else { return };
-        let parting = Parting::at_once(waiter.key.clone(), candidate.token).with_place().quietly();
-        self.cleanup.push(parting, candidate.doubt(), now);
+        let pending = PendingRelease::at_once(waiter.key.clone(), candidate.token).with_place().quietly();
+        self.cleanup.push(pending, candidate.doubt(), now);
         // The release of the old token may be executed late. It would end the next lease if that had the same token.
         candidate.begin_anew(anew);
     }
@@ -206,7 +206,7 @@ impl Queues {
     pub(crate) fn release_stray(&mut self, key: LockKey, token: Token, doubt: Doubt, now: Moment) {
         // The holder's own release is still queued, and its caller awaits the outcome: a clean-up that came first would make that
         // release find nothing, and report a loss that never happened.
-        let is_released = |item: &Item| matches!(item, Item::Release(parting, ..) if parting.token == token);
+        let is_released = |item: &Item| matches!(item, Item::Release(pending, ..) if pending.token == token);
         if self.outbox.iter().any(is_released) {
             return;
         }
@@ -220,11 +220,11 @@ impl Queues {
             && !self.handed_over.contains_key(&token)
             && self.tenure_of(&key, token).is_none();
         if is_over {
-            let mut parting = Parting::at_once(key, token).with_place();
+            let mut pending = PendingRelease::at_once(key, token).with_place();
             // The message may come after its waiter has had the key, and has left it to expire at `at_least`. Releasing it at once would
             // free the key before that time.
-            parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
-            self.cleanup.push(parting, doubt, now);
+            pending.keep_until = self.kept.get(&token).copied().unwrap_or(pending.keep_until);
+            self.cleanup.push(pending, doubt, now);
         }
     }
 

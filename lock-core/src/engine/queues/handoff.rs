@@ -10,7 +10,7 @@ use crate::{
     backend::{BusyReason, Grant},
     clock::Moment,
     engine::{
-        cleanup::Parting,
+        cleanup::PendingRelease,
         tenure::{Acquired, HoldId, Offer, TenureId},
         terms::Terms,
         trust,
@@ -33,8 +33,8 @@ impl Queues {
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.pulse, now) else { return false };
         // It has a place of its own if it contended behind others who shared the key or have left since.
-        if let Some((parting, doubt)) = self.lines.candidate_of(next).and_then(|candidate| candidate.parting(&key)) {
-            self.cleanup.push(parting, doubt, now);
+        if let Some((pending, doubt)) = self.lines.candidate_of(next).and_then(|candidate| candidate.pending(&key)) {
+            self.cleanup.push(pending, doubt, now);
         }
         self.offer(next, offer, now);
         self.refill(&key, hold.tenure, now);
@@ -66,8 +66,8 @@ impl Queues {
         if now >= terms.ttl.deadline(acquired.sent) {
             // Without any validity left the acquire has failed. Its token is released, and the next try has a new one: a late
             // release of the old token would otherwise end the lease of the next try.
-            let parting = Parting::at_once(key.clone(), acquired.token).with_place();
-            self.cleanup.push(parting, acquired.doubt, now);
+            let pending = PendingRelease::at_once(key.clone(), acquired.token).with_place();
+            self.cleanup.push(pending, acquired.doubt, now);
             if overdue {
                 self.lines.waiter(id).state = Standing::InLine(None);
                 let ttl = terms.ttl.get();
@@ -140,8 +140,8 @@ impl Queues {
             let candidate = self.lines.take_out(id, Standing::Failed(error.clone()));
             self.wheel.unset(id);
             self.wake(id);
-            if let Some((parting, doubt)) = candidate.and_then(|candidate| candidate.parting(key)) {
-                self.cleanup.push(parting, doubt, now);
+            if let Some((pending, doubt)) = candidate.and_then(|candidate| candidate.pending(key)) {
+                self.cleanup.push(pending, doubt, now);
             }
         }
         self.lines.tidy(key);
@@ -176,8 +176,8 @@ impl Queues {
                 return;
             }
         }
-        if let Some((parting, doubt)) = candidate.parting(key) {
-            self.cleanup.push(parting, doubt, now);
+        if let Some((pending, doubt)) = candidate.pending(key) {
+            self.cleanup.push(pending, doubt, now);
         }
         self.contend_next(key);
     }

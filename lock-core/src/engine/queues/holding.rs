@@ -7,7 +7,7 @@ use crate::{
     backend::Token,
     clock::Moment,
     engine::{
-        cleanup::Parting,
+        cleanup::PendingRelease,
         responder::Responder,
         tenure::{Acquired, Ended, HoldId, Offer, Tenure},
         terms::Terms,
@@ -32,12 +32,12 @@ impl Queues {
             return Departure::Passed;
         }
         let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
-        let (parting, doubt) = (tenure.parting(), tenure.doubt());
-        self.keep_busy(&parting, now);
-        let key = parting.key.clone();
+        let (pending, doubt) = (tenure.pending(), tenure.doubt());
+        self.keep_busy(&pending, now);
+        let key = pending.key.clone();
         let (responder, response) = ask();
         // The release is registered before the next waiter contends: both travel in one call, and the acquire must find the key released.
-        self.request_release(parting, doubt, responder);
+        self.request_release(pending, doubt, responder);
         self.free(&key, hold.tenure, tenure.holds());
         Departure::Released(response)
     }
@@ -48,10 +48,10 @@ impl Queues {
             return;
         }
         if let Some(tenure) = self.tenures.leave(hold) {
-            let parting = tenure.parting();
-            let key = parting.key.clone();
-            self.keep_busy(&parting, now);
-            self.cleanup.push(parting, tenure.doubt(), now);
+            let pending = tenure.pending();
+            let key = pending.key.clone();
+            self.keep_busy(&pending, now);
+            self.cleanup.push(pending, tenure.doubt(), now);
             self.free(&key, hold.tenure, tenure.holds());
         }
     }
@@ -70,9 +70,9 @@ impl Queues {
     }
 
     /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
-    fn keep_busy(&mut self, parting: &Parting, now: Moment) {
-        if now < parting.keep_until {
-            remember(&mut self.kept, parting.token, parting.keep_until, now);
+    fn keep_busy(&mut self, pending: &PendingRelease, now: Moment) {
+        if now < pending.keep_until {
+            remember(&mut self.kept, pending.token, pending.keep_until, now);
         }
     }
 
@@ -104,12 +104,12 @@ impl Queues {
 
     /// Has the tokens of tenures that ended by themselves cleaned up, and lets the next waiters contend.
     pub(crate) fn clean_up_ended(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, parting, doubt, loss, lapsed, ending } in ended {
+        for Ended { tenure, pending, doubt, loss, lapsed, ending } in ended {
             if lapsed {
                 self.tenures.slack.note(Duration::ZERO, now);
             }
-            let key = parting.key.clone();
-            self.cleanup.push(parting, doubt, now);
+            let key = pending.key.clone();
+            self.cleanup.push(pending, doubt, now);
             self.deferred.endings.push(ending);
             self.deferred.losses.push((key.clone(), loss, self.losses.has_line(now)));
             self.free(&key, tenure, 0);

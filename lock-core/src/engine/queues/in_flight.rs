@@ -6,7 +6,7 @@ use crate::{
     backend::{Batch, Operation, Token},
     clock::Moment,
     engine::{
-        cleanup::{Doubt, Parting, Try},
+        cleanup::{Doubt, PendingRelease, Try},
         responder::Responder,
         schedule,
         tenure::Renewing,
@@ -25,7 +25,7 @@ pub(crate) type Transmits = SmallVec<[(CallId, Batch); 1]>;
 pub(crate) enum Item {
     /// The acquire of a candidate.
     Ask(LockKey, Token),
-    Release(Parting, Doubt, Responder),
+    Release(PendingRelease, Doubt, Responder),
     /// Another block of fencing tokens.
     Refill(Box<Renewing>),
     /// The last renewal of a lease that goes to another process.

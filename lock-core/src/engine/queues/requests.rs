@@ -16,7 +16,7 @@ use crate::{
     backend::{self, Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
     clock::Moment,
     engine::{
-        cleanup::{Doubt, Parting, Try},
+        cleanup::{Doubt, PendingRelease, Try},
         responder::Responder,
         schedule,
         tenure::{Renewing, block_for},
@@ -36,9 +36,9 @@ impl Queues {
         self.outbox.push_back(Item::Call(Box::new(batch), responder));
     }
 
-    pub(super) fn request_release(&mut self, parting: Parting, doubt: Doubt, responder: Responder) {
+    pub(super) fn request_release(&mut self, pending: PendingRelease, doubt: Doubt, responder: Responder) {
         self.expect_answer(responder.at);
-        self.outbox.push_back(Item::Release(parting, doubt, responder));
+        self.outbox.push_back(Item::Release(pending, doubt, responder));
     }
 
     /// Has requests that go unanswered looked for when one that was made at `made` is late.
@@ -162,9 +162,9 @@ impl Queues {
                         continue;
                     }
                 }
-                Item::Release(parting, doubt, responder) => {
+                Item::Release(pending, doubt, responder) => {
                     // On the list from now on, so that it is not forgotten if the engine's task ends.
-                    let Try { entry, release } = self.cleanup.begin(parting, doubt, now);
+                    let Try { entry, release } = self.cleanup.begin(pending, doubt, now);
                     batch.push(Operation::Release(release));
                     purposes.push(Purpose::Release(entry, responder));
                 }
@@ -387,9 +387,9 @@ impl Queues {
                     for purpose in purposes {
                         // Candidates ask again, and tenures are lost.
                         if let Purpose::Release(entry, responder) = purpose
-                            && let Some((parting, doubt)) = self.cleanup.take_back(entry)
+                            && let Some((pending, doubt)) = self.cleanup.take_back(entry)
                         {
-                            self.outbox.push_back(Item::Release(parting, doubt, responder.mark_repeated()));
+                            self.outbox.push_back(Item::Release(pending, doubt, responder.mark_repeated()));
                         }
                     }
                 }

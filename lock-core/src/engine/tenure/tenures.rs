@@ -10,7 +10,7 @@ use crate::{
     clock::Moment,
     end::End,
     engine::{
-        cleanup::{AT_ONCE, Doubt, Parting},
+        cleanup::{AT_ONCE, Doubt, PendingRelease},
         hold::{Ending, Hold, Validity},
         pulse::Pulse,
         slack::Slack,
@@ -254,10 +254,10 @@ impl Tenures {
     pub(super) fn finish(&mut self, id: TenureId, end: End, ending: Ending, now: Moment) -> Option<Ended> {
         let reason = end.loss()?;
         let tenure = self.remove(id)?;
-        let parting = Parting::at_once(tenure.key().clone(), tenure.token);
+        let pending = PendingRelease::at_once(tenure.key().clone(), tenure.token);
         let lapsed = reason == LossReason::Expired && tenure.renewal != Renewal::Never;
         let loss = tenure.hold.loss_of(reason, now);
-        Some(Ended { tenure: id, parting, doubt: tenure.doubt, loss, lapsed, ending })
+        Some(Ended { tenure: id, pending, doubt: tenure.doubt, loss, lapsed, ending })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {

@@ -251,7 +251,7 @@ fn what_there_is_to_do_is_never_slept_over() {
             move || {
                 for token in 0..2 {
                     let doubt = Doubt { until: at(9), unanswered_since: None };
-                    engine.clean_up(Parting::at_once(key(), Token::from_random(token)), doubt);
+                    engine.clean_up(PendingRelease::at_once(key(), Token::from_random(token)), doubt);
                 }
             }
         });
