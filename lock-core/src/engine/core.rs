@@ -15,8 +15,8 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use super::{
     deferred::Deferred,
-    inquiry::Message,
     pulse::Pulse,
+    question::Message,
     queues::{
         Queues,
         in_flight::{List, Transmits},
@@ -364,7 +364,7 @@ impl State {
         if self.closed {
             queues.cleanup.forget_expired(now, |_| {});
             if queues.is_done() {
-                queues.inquiries.forget_others();
+                queues.questions.forget_others();
             }
         }
         // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.

@@ -11,13 +11,13 @@ pub(crate) mod deferred;
 #[path = "tests/fixture.rs"]
 pub(crate) mod fixture;
 pub(crate) mod hold;
-pub(crate) mod inquiry;
 pub(crate) mod limits;
 pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
 #[path = "tests/models.rs"]
 mod models;
 pub(crate) mod pulse;
+pub(crate) mod question;
 pub(crate) mod queues;
 mod responder;
 mod response;
@@ -39,9 +39,9 @@ use tokio::runtime::Handle;
 use self::{
     cleanup::{Doubt, PendingRelease},
     core::Core,
-    inquiry::{Asker, Heard, explanations::Found, message::Subject},
     limits::Limits,
     pulse::Pulse,
+    question::{Asker, Heard, explanations::Found, message::Subject},
     queues::{
         Departure, Queues,
         in_flight::List,
@@ -51,7 +51,7 @@ use self::{
 };
 pub(crate) use self::{
     core::{Owed, Timer},
-    inquiry::Looks,
+    question::Looks,
     response::Response,
 };
 use crate::{
@@ -136,11 +136,11 @@ impl Engine {
 
     /// Asks all managers of the store who holds and who waits. Those that can be reached answer in a quarter of a second, or
     /// are left out.
-    pub(crate) fn inquire(&self, subject: Subject) -> Response<Heard> {
+    pub(crate) fn ask_managers(&self, subject: Subject) -> Response<Heard> {
         let now = self.now();
         let (responder, response) = Response::new(&self.core, now);
-        self.core.with(|state| state.queues.inquire(subject, Asker::Request(responder), now));
-        response.with_more_time(inquiry::LONGEST)
+        self.core.with(|state| state.queues.ask_managers(subject, Asker::Request(responder), now));
+        response.with_more_time(question::LONGEST)
     }
 
     /// Returns who was found to hold the key of a request that has waited since `began`, if that was asked.

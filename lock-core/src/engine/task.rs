@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use super::{
     core::{Core, Step},
     deferred,
-    inquiry::Message,
+    question::Message,
     queues::in_flight::{CallId, List},
     responder::Responder,
     turn::{pause, start},

@@ -14,9 +14,8 @@ use crate::{
     backend::BackendError,
     clock::Moment,
     engine::{
-        Engine, Timer,
-        inquiry::explanations::Found,
-        metrics,
+        Engine, Timer, metrics,
+        question::explanations::Found,
         queues::line::{Newcomer, WaiterId},
         tenure::Offer,
     },

@@ -248,7 +248,7 @@ impl Queues {
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
         self.deferred.untold += self.losses.take_all();
-        self.end_inquiries(now);
+        self.end_questions(now);
         self.ask_again(|candidate| {
             candidate.abandon_requests();
             true

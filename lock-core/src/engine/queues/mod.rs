@@ -18,9 +18,9 @@ mod contention;
 mod handoff;
 mod holding;
 pub(crate) mod in_flight;
-mod inquiries;
 pub(crate) mod line;
 mod outage;
+mod questions;
 mod recent;
 mod requests;
 #[cfg(test)]
@@ -48,9 +48,9 @@ use crate::{
     engine::{
         cleanup::CleanUp,
         deferred::{Deferred, Losses},
-        inquiry::{Inquiries, Looks, Message, explanations::Explanations, this_process},
         limits::Limits,
         pulse::Pulse,
+        question::{Looks, Message, Questions, explanations::Explanations, this_process},
         tenure::{Renewing, TenureId, Tenures},
         wheel::Wheel,
     },
@@ -84,7 +84,7 @@ pub(crate) struct Queues {
     /// This process as others see it.
     party: Party,
     /// Questions of this manager and of others.
-    pub(super) inquiries: Inquiries,
+    pub(super) questions: Questions,
     /// Questions and answers that wait to be published.
     messages: Vec<Message>,
     pub(crate) explanations: Explanations,
@@ -144,7 +144,7 @@ impl Queues {
             outbox: VecDeque::new(),
             lists: Vec::new(),
             party: this_process(&looks.service),
-            inquiries: Inquiries::default(),
+            questions: Questions::default(),
             messages: Vec::new(),
             explanations: Explanations::new(looks.explain_after),
             in_flight: Slab::new(),
@@ -223,7 +223,7 @@ impl Queues {
     pub(crate) fn poll_timeout(&self) -> Moment {
         let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
         let timers = tenures.min(waiters).min(self.losses.due()).min(self.answers_due);
-        timers.min(self.inquiries.next()).min(self.explanations.next()).min(self.next_to_send())
+        timers.min(self.questions.next()).min(self.explanations.next()).min(self.next_to_send())
     }
 
     /// Whether nothing is left to be released.
@@ -239,7 +239,7 @@ impl Queues {
         self.fail_unanswered(now);
         self.deferred.untold += self.losses.take(now);
         self.explain_waits(now);
-        self.answer_inquiries(now);
+        self.close_questions(now);
         let mut due = Vec::new();
         self.wheel.advance(now, |waiter| due.push(waiter));
         // The order within a tick is that of the wheel's lists; make it one that a replay repeats.

@@ -79,7 +79,7 @@ impl Open {
 
 /// The questions of this manager that are not answered yet, and those of others that this manager has to answer.
 #[derive(Debug, Default)]
-pub(crate) struct Inquiries {
+pub(crate) struct Questions {
     open: Vec<Open>,
     /// The numbers of the last questions of others. One that comes over several connections is answered once.
     known: VecDeque<u64>,
@@ -88,7 +88,7 @@ pub(crate) struct Inquiries {
     is_answering: bool,
 }
 
-impl Inquiries {
+impl Questions {
     /// Enters a question of this manager.
     pub(crate) fn open(&mut self, id: u64, asker: Asker, until: Moment) {
         self.open.push(Open { id, asker, heard: Heard::default(), until });
@@ -187,7 +187,7 @@ const WAITING: usize = 32;
 /// How long to wait for answers, two round trips apart.
 pub(crate) const FOR_ANSWERS: Duration = Duration::from_millis(250);
 
-/// How long an inquiry takes at most: the longest round trip that counts is a second.
+/// How long a question takes at most: the longest round trip that counts is a second.
 pub(crate) const LONGEST: Duration = Duration::from_millis(2_250);
 
 #[cfg(test)]

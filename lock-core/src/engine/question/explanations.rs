@@ -190,7 +190,7 @@ mod tests {
 
     fn holder() -> Box<Holder> {
         Box::new(Holder {
-            party: crate::engine::inquiry::this_process("shop"),
+            party: crate::engine::question::this_process("shop"),
             mode: crate::Mode::Exclusive,
             held: Duration::ZERO,
             ttl: Duration::ZERO,
