@@ -43,8 +43,8 @@ pub(crate) struct Core {
     /// Whether the backend answers at once, so that its calls need no task.
     pub(crate) answers_at_once: bool,
     state: Mutex<State>,
-    /// Tokens that futures of the user's have to hand to the clean-up; see [`Owed`].
-    owed: AtomicUsize,
+    /// Tokens that futures of the user's have to hand to the clean-up; see [`KeepAlive`].
+    kept_alive: AtomicUsize,
     /// Whether requests are taken and the task runs, to be seen without the lock.
     open: AtomicBool,
     /// Wakes the task before the moment it sleeps until.
@@ -99,7 +99,7 @@ impl Core {
             explain_after,
             runtime,
             state: Mutex::new(state),
-            owed: AtomicUsize::new(0),
+            kept_alive: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             wake: Notify::new(),
             settled: Notify::new(),
@@ -289,14 +289,14 @@ impl Core {
     }
 
     /// Counts a token that a future of the user's is to hand to the clean-up before it drops this.
-    pub(crate) fn owe(self: &Arc<Self>) -> Owed {
-        self.owed.fetch_add(1, Ordering::SeqCst);
-        Owed(Arc::clone(self))
+    pub(crate) fn keep_alive(self: &Arc<Self>) -> KeepAlive {
+        self.kept_alive.fetch_add(1, Ordering::SeqCst);
+        KeepAlive(Arc::clone(self))
     }
 
-    /// Whether no future of the user's has a token left to release.
-    pub(super) fn owes_nothing(&self) -> bool {
-        self.owed.load(Ordering::SeqCst) == 0
+    /// Whether a future of the user's has a token left to release.
+    pub(super) fn is_kept_alive(&self) -> bool {
+        self.kept_alive.load(Ordering::SeqCst) != 0
     }
 
     /// Takes note that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the
@@ -382,7 +382,7 @@ impl State {
         }
         self.asleep_until = until;
         core.pulse.rest(until.max(now));
-        let finished = self.closed && settled && self.queues.is_done() && core.owes_nothing();
+        let finished = self.closed && settled && self.queues.is_done() && !core.is_kept_alive();
         Step { now, calls, lists, messages, until, finished }
     }
 }
@@ -407,13 +407,13 @@ impl Future for Timer {
 
 /// A token that only a future of the user's knows. Until that future is done or dropped, even if it is not polled, the task of a
 /// manager that was shut down stays, so that it can clean the token up.
-pub(crate) struct Owed(Arc<Core>);
+pub(crate) struct KeepAlive(Arc<Core>);
 
-impl Drop for Owed {
+impl Drop for KeepAlive {
     fn drop(&mut self) {
         // This thread counts down and then reads `open`; a shutdown clears `open` and then reads the count. As all four are sequentially
         // consistent, either the shutdown sees the new count, or this thread sees that it has to wake the shutdown.
-        self.0.owed.fetch_sub(1, Ordering::SeqCst);
+        self.0.kept_alive.fetch_sub(1, Ordering::SeqCst);
         if !self.0.open.load(Ordering::SeqCst) {
             self.0.wake.notify_one();
             self.0.settled.notify_waiters();

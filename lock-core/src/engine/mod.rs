@@ -50,7 +50,7 @@ use self::{
     tenure::HoldId,
 };
 pub(crate) use self::{
-    core::{Owed, Timer},
+    core::{KeepAlive, Timer},
     question::Looks,
     response::Response,
 };
@@ -205,7 +205,7 @@ impl Engine {
             state.queues.clean_up_ended(ended, now);
             cut
         });
-        let is_released = |core: &Core| core.state().queues.is_released() && core.owes_nothing();
+        let is_released = |core: &Core| core.state().queues.is_released() && !core.is_kept_alive();
         self.wait_until(last, |core| is_released(core) || !core.state().is_running()).await;
         // Only now: a task of a closed manager forgets tokens whose time is over, and ends when no work is left.
         self.core.state().closed = true;

@@ -6,7 +6,7 @@ use crate::{
     backend::{self, Token},
     clock::Moment,
     engine::{
-        Engine, Owed,
+        Engine, KeepAlive,
         cleanup::{Doubt, PendingRelease},
         tenure::{Acquired, Offer},
         terms::Terms,
@@ -27,18 +27,18 @@ pub(super) struct Wanted {
     /// Until when the key stays busy if the lease does not begin.
     keep_until: Moment,
     /// Until then the engine stays.
-    _owed: Owed,
+    _keep_alive: KeepAlive,
 }
 
 impl Wanted {
     /// Draws a token for a request that is registered next.
     pub(super) fn new(engine: &Arc<Engine>, key: LockKey, terms: Terms, keep_until: Moment, now: Moment) -> Self {
         let token = engine.token().in_mode(terms.mode);
-        // The epoch is read, and the token is owed, before the request is registered. So a connection that is replaced meanwhile leaves
+        // The epoch is read, and the engine is kept alive, before the request is registered. So a connection that is replaced meanwhile leaves
         // the token in doubt, and a shutdown that begins meanwhile waits for this future.
         let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.backend.epoch()) });
-        let _owed = engine.owe();
-        Self { engine: Arc::clone(engine), key, terms, token, sent: now, doubt, keep_until, _owed }
+        let _keep_alive = engine.keep_alive();
+        Self { engine: Arc::clone(engine), key, terms, token, sent: now, doubt, keep_until, _keep_alive }
     }
 
     pub(super) fn request(&self) -> backend::Acquire {

@@ -24,8 +24,8 @@ pub(super) struct Quorum {
     voters: Mutex<Voters>,
     /// Held while nodes are asked: what is entered first leaves first.
     pub(super) order: Mutex<()>,
-    /// Wakes the upkeep when a node is owed a release.
-    pub(super) owing: Notify,
+    /// Wakes the upkeep when a release to a node is pending.
+    pub(super) release_pending: Notify,
     /// Takes requests to slow nodes to the upkeep, once that runs.
     pub(super) left: Mutex<Option<UnboundedSender<Request>>>,
 }
@@ -34,8 +34,8 @@ impl Quorum {
     pub(super) fn new(nodes: Vec<Arc<dyn Backend>>, clock: Arc<dyn Clock>) -> Self {
         let ledger = Mutex::new(Ledger::new(nodes.len()));
         let voters = Mutex::new(Voters::new(nodes.len()));
-        let (order, owing, left) = (Mutex::default(), Notify::new(), Mutex::default());
-        Self { nodes, clock, ledger, voters, order, owing, left }
+        let (order, release_pending, left) = (Mutex::default(), Notify::new(), Mutex::default());
+        Self { nodes, clock, ledger, voters, order, release_pending, left }
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {

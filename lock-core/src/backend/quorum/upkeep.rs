@@ -65,7 +65,7 @@ impl Quorum {
                     }
                 },
                 Some(request) = left.recv() => endings.push(self.hear_late(request)),
-                () = self.owing.notified() => {}
+                () = self.release_pending.notified() => {}
                 () = until(&*self.clock, next, now) => {}
             }
         }
@@ -125,7 +125,7 @@ impl Quorum {
         Some(Box::pin(async move {
             let result = reply.await;
             let trip = (now, this.clock.now(), this.nodes[node].epoch());
-            this.ledger().node(node).paid(tries, &result, trip);
+            this.ledger().node(node).releases_answered(tries, &result, trip);
         }))
     }
 
