@@ -1,19 +1,25 @@
 //! The state that the calls to a quorum and its upkeep share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::sync::{Notify, mpsc::UnboundedSender};
 
 use super::{
     asked::Way,
     ledger::Ledger,
-    request::Request,
     voters::{Voters, same_server},
 };
 use crate::{
     backend::{Backend, BackendError},
     clock::Clock,
 };
+
+/// The rest of a request, which the upkeep polls.
+pub(super) type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The nodes, and what is known of them.
 pub(super) struct Quorum {
@@ -27,7 +33,7 @@ pub(super) struct Quorum {
     /// Wakes the upkeep when a release to a node is pending.
     pub(super) release_pending: Notify,
     /// Takes requests to slow nodes to the upkeep, once that runs.
-    pub(super) left: Mutex<Option<UnboundedSender<Request>>>,
+    pub(super) left: Mutex<Option<UnboundedSender<Ending>>>,
 }
 
 impl Quorum {

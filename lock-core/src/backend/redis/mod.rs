@@ -17,6 +17,7 @@ mod listeners;
 mod messages;
 mod names;
 mod pauses;
+mod provider;
 mod renewals;
 mod replicas;
 mod reply;
@@ -48,7 +49,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub(crate) use self::credentials::Provider;
+pub(crate) use self::provider::Provider;
 use self::{
     cluster::Cluster,
     connection::{Ask, Connection},
