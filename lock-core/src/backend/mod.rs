@@ -13,6 +13,7 @@
 mod calls;
 mod error;
 mod grant;
+mod host;
 mod items;
 mod memory;
 mod operation;
