@@ -10,6 +10,7 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
+    task::{Poll, Waker},
 };
 
 use loom::{
