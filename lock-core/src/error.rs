@@ -422,6 +422,9 @@ pub(crate) const EXTEND: &str = "extend";
 pub(crate) const RELEASE: &str = "release";
 
 pub(crate) const HAND_OVER: &str = "hand over";
+
+pub(crate) const TAKE_UP: &str = "take up";
+
 pub(crate) const DOWNGRADE: &str = "downgrade";
 
 /// The attempts that only the holder of a lease makes.

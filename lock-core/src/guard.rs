@@ -103,7 +103,7 @@ impl LockGuard {
     /// lease is over.
     pub(crate) fn confirmation(&self, replicas: Replicas, now: Moment) -> Option<Renewing> {
         let (engine, id) = self.held.as_ref()?;
-        engine.confirmation_of(*id, replicas, now)
+        engine.with(|state| state.queues.tenures.confirmation(*id, replicas, now))
     }
 
     /// Ends the lease because the key no longer holds its token, and returns how it ended.
@@ -309,8 +309,10 @@ impl LockGuard {
             Ok(()) => Release::new(&engine, &hold.key, id, now),
             Err(reason) => {
                 // The engine releases what an expired lease may have left. Others may have the key by now: it is not kept.
-                engine.keep_no_longer(id);
-                engine.abandon(id, now);
+                engine.with(|state| {
+                    state.queues.tenures.keep_no_longer(id);
+                    state.queues.abandon(id, now);
+                });
                 Release::lost(hold, reason)
             }
         }
@@ -348,7 +350,7 @@ impl LockGuard {
     /// ```
     pub fn release_at_once(self) -> Release {
         if let Some((engine, id)) = &self.held {
-            engine.keep_no_longer(*id);
+            engine.state().queues.tenures.keep_no_longer(*id);
         }
         self.release()
     }
@@ -382,7 +384,10 @@ impl LockGuard {
         let hold = Arc::clone(self.lease.hold());
         let ended = |end| hold.error(HAND_OVER, end);
         hold.check().map_err(ended)?;
-        let left = self.held.take().and_then(|(engine, id)| engine.hand_over(id));
+        let left = self.held.take().and_then(|(engine, id)| {
+            let now = engine.now();
+            engine.with(|state| state.queues.hand_over(id, now))
+        });
         let left = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
         hold.finish(End::HandedOver);
         Ok(Handover::new(left.key().clone(), left.token, left.ttl))
@@ -395,10 +400,12 @@ impl Drop for LockGuard {
             let now = engine.now();
             // First, as in `release`. A lease that was lost before keeps its reason.
             let released = self.lease.hold().release_at(now);
-            if self.unfinished || released.is_err() {
-                engine.keep_no_longer(id);
-            }
-            engine.abandon(id, now);
+            engine.with(|state| {
+                if self.unfinished || released.is_err() {
+                    state.queues.tenures.keep_no_longer(id);
+                }
+                state.queues.abandon(id, now);
+            });
         }
     }
 }

@@ -27,22 +27,14 @@ use crate::error::LossReason;
 /// loses every lease.
 #[derive(Clone, Debug)]
 pub struct Health {
-    admits: bool,
-    nodes: Vec<NodeHealth>,
-    held: usize,
-    slack: Option<Duration>,
-    losses: LossCounts,
+    pub(crate) admits: bool,
+    pub(crate) nodes: Vec<NodeHealth>,
+    pub(crate) held: usize,
+    pub(crate) slack: Option<Duration>,
+    pub(crate) losses: LossCounts,
 }
 
 impl Health {
-    pub(crate) fn new(admits: bool, nodes: Vec<NodeHealth>, held: usize, slack: Option<Duration>) -> Self {
-        Self { admits, nodes, held, slack, losses: LossCounts::new() }
-    }
-
-    pub(crate) fn with_losses(self, losses: LossCounts) -> Self {
-        Self { losses, ..self }
-    }
-
     /// Returns whether requests are accepted and can be answered: the manager was not shut down, it has a runtime, and more
     /// than half of its nodes are up. A private store in the process is always up.
     #[must_use]
@@ -238,7 +230,11 @@ mod tests {
 
     fn health(nodes: &[(bool, u64)]) -> Health {
         let node = |&(up, age)| NodeHealth::new("n", up).with_age(Duration::from_secs(age));
-        Health::new(true, nodes.iter().map(node).collect(), 0, None)
+        of(nodes.iter().map(node).collect())
+    }
+
+    fn of(nodes: Vec<NodeHealth>) -> Health {
+        Health { admits: true, nodes, held: 0, slack: None, losses: LossCounts::new() }
     }
 
     #[test]
@@ -265,7 +261,7 @@ mod tests {
     fn the_latest_error_of_all_nodes_is_the_last() {
         let node =
             |message: &str, age| NodeHealth::new("n", true).with_error(Fault::new(message, Duration::from_secs(age)));
-        let health = Health::new(true, vec![node("old", 9), node("new", 2), NodeHealth::new("n", true)], 0, None);
+        let health = of(vec![node("old", 9), node("new", 2), NodeHealth::new("n", true)]);
         assert_eq!(health.last_error().map(Fault::message), Some("new"));
     }
 }

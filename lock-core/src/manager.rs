@@ -298,7 +298,8 @@ impl LockManager {
     fn forced(&self, key: &LockKey, outcome: Result<Outcome, BackendError>) -> Result<bool, Error> {
         match outcome {
             Ok(Outcome::Released) => {
-                self.engine.forced(key);
+                let now = self.engine.now();
+                self.engine.with(|state| state.queues.forced(key, now));
                 Ok(true)
             }
             Ok(Outcome::Gone) => Ok(false),
@@ -370,14 +371,14 @@ impl LockManager {
     /// Returns whether the manager was [shut down](Self::shutdown), or is about to be: it refuses new requests.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
-        self.engine.is_shut_down()
+        self.engine.state().shut_down
     }
 
     /// Returns the number of entries in each list that the manager keeps in memory, by name. A soak test compares them.
     #[doc(hidden)]
     #[must_use]
     pub fn __sizes(&self) -> Vec<(&'static str, usize)> {
-        self.engine.sizes()
+        self.engine.state().queues.sizes()
     }
 
     /// Identifies the manager for the test kit; see `Engine::id`.

@@ -4,12 +4,7 @@ mod keys;
 mod modes;
 mod options;
 
-use std::{
-    future::{Future, IntoFuture},
-    panic::Location,
-    sync::Arc,
-    time::Duration,
-};
+use std::{panic::Location, sync::Arc, time::Duration};
 
 pub(crate) use self::keys::merge;
 pub use self::{
@@ -20,7 +15,6 @@ use crate::{
     backend::Token,
     engine::Engine,
     error::{Error, ErrorKind},
-    future::Acquire,
     guard::LockGuard,
     key::LockKey,
     lease::Lease,
@@ -69,41 +63,6 @@ pub struct LockRequest<K = LockKey> {
 }
 
 impl LockRequest {
-    /// Acquires the lease, waiting until the key is free or `wait` has passed. Awaiting the request does the same; this future
-    /// can be named.
-    ///
-    /// The ttl counts from the moment the request is sent, so [`Lease::remaining`] is already less.
-    ///
-    /// # Errors
-    /// * [`ErrorKind::Busy`] if `wait` has passed: nothing is held.
-    /// * [`ErrorKind::Backend`] if the backend did not answer: a lease that it may have set is released in the background.
-    /// * [`ErrorKind::Invalid`] for a key, a duration or permits out of range, before anything is sent.
-    /// * [`ErrorKind::WouldDeadlock`] inside a scoped form that holds the key.
-    /// * [`ErrorKind::Overloaded`] if more requests wait than the manager allows.
-    /// * [`ErrorKind::NotReplicated`] with a [`durability`](Self::durability); then also [`ErrorKind::Lost`] if the key was taken
-    ///   away meanwhile.
-    /// * [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`], [`ErrorKind::NoRuntime`] and
-    ///   [`ErrorKind::ShutDown`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::{LockManager, future::Acquire};
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let acquire: Acquire = manager.lock("goods:1").acquire();
-    /// let guard = acquire.await?;
-    /// assert!(guard.is_held());
-    /// # guard.release().await }
-    /// ```
-    pub fn acquire(self) -> Acquire {
-        Acquire::new(self)
-    }
-
     /// Tries once to acquire the lease. Returns `None` if the key is busy.
     ///
     /// # Errors
@@ -196,15 +155,6 @@ impl LockRequest {
         let Some(guard) = self.try_acquire().await? else { return Ok(None) };
         let lease = guard.lease().clone();
         guard.protect(work(lease)).await.map(Some)
-    }
-}
-
-impl IntoFuture for LockRequest {
-    type Output = <Acquire as Future>::Output;
-    type IntoFuture = Acquire;
-
-    fn into_future(self) -> Acquire {
-        self.acquire()
     }
 }
 

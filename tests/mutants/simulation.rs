@@ -82,7 +82,7 @@ const LAST_FOUND: [(Bug, u64); 12] = [
     (Bug::Engine(Mutant::RefillFromReply), 2_396),
     (Bug::Engine(Mutant::FenceNotWrittenBack), 24),
     (Bug::Engine(Mutant::PutBackCounts), 139),
-    (Bug::Engine(Mutant::UnansweredNotOwed), 68),
+    (Bug::Engine(Mutant::UnansweredNotPending), 68),
     (Bug::Node(NodeMutant::OwnAcquireShortens), 6_709),
     (Bug::Node(NodeMutant::DrawnLast), 1_957),
     (Bug::Node(NodeMutant::OrderNotSaid), 18_822),

@@ -132,7 +132,7 @@ pub enum Mutant {
     /// A node that took a lease instead of renewing it counts as one that had it.
     PutBackCounts,
     /// A release that a node of a quorum did not answer is not sent there again.
-    UnansweredNotOwed,
+    UnansweredNotPending,
     /// An answered release settles also what a node may execute after it.
     ReleaseSettlesAll,
     /// A node's answer to a repeated acquire settles also the copy that was sent before it.
@@ -224,7 +224,7 @@ mod switch {
             Self::FenceNotWrittenBack,
             Self::WriteBackAfterRelease,
             Self::PutBackCounts,
-            Self::UnansweredNotOwed,
+            Self::UnansweredNotPending,
             Self::ReleaseSettlesAll,
             Self::RepeatKnown,
             Self::ReservedIgnored,

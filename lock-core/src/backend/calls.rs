@@ -17,9 +17,10 @@ pub struct Calls {
     sender: mpsc::UnboundedSender<Notice>,
 }
 
-/// One message.
+/// One message. It is public only for the suite that every backend passes.
+#[doc(hidden)]
 #[derive(Debug)]
-pub(crate) enum Notice {
+pub enum Notice {
     Granted(Grant),
     Listening(bool),
     Changed(Option<Vec<LockKey>>),
@@ -33,7 +34,10 @@ pub(crate) enum Notice {
 }
 
 impl Calls {
-    pub(crate) fn new(channel: Arc<str>) -> (Self, mpsc::UnboundedReceiver<Notice>) {
+    /// Makes the channel of an engine, or of a test in its place, and what that receives.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn new(channel: Arc<str>) -> (Self, mpsc::UnboundedReceiver<Notice>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self { channel, sender }, receiver)
     }
@@ -42,14 +46,6 @@ impl Calls {
     #[must_use]
     pub fn to_nobody() -> Self {
         Self::new("lock-core:calls:nobody".into()).0
-    }
-
-    /// Makes a channel of this name, and what a test in the place of the engine receives of it.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn __to_a_test(channel: Arc<str>) -> (Self, Reports) {
-        let (calls, notices) = Self::new(channel);
-        (calls, Reports(notices))
     }
 
     /// Returns the channel of the engine's places: a random name, the same for as long as the engine lives.
@@ -105,46 +101,6 @@ impl Calls {
     /// may have been lost meanwhile.
     pub fn listening(&self, listening: bool) {
         let _ = self.sender.send(Notice::Listening(listening));
-    }
-}
-
-/// What a backend reports of waiters, for a test that checks a backend.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Reports(mpsc::UnboundedReceiver<Notice>);
-
-/// A grant in its turn, or whether waiters are notified from now on.
-#[doc(hidden)]
-#[derive(Debug)]
-pub enum Report {
-    Granted(Grant),
-    Listening(bool),
-}
-
-impl Reports {
-    /// Returns the next report, when it comes.
-    pub async fn next(&mut self) -> Option<Report> {
-        loop {
-            let report = Report::of(self.0.recv().await?);
-            if report.is_some() {
-                return report;
-            }
-        }
-    }
-
-    /// Returns the next report, if one has come.
-    pub fn try_next(&mut self) -> Option<Report> {
-        std::iter::from_fn(|| self.0.try_recv().ok()).find_map(Report::of)
-    }
-}
-
-impl Report {
-    fn of(notice: Notice) -> Option<Self> {
-        match notice {
-            Notice::Granted(grant) if !grant.out_of_turn => Some(Self::Granted(grant)),
-            Notice::Listening(listening) => Some(Self::Listening(listening)),
-            _ => None,
-        }
     }
 }
 

@@ -29,7 +29,8 @@ pub struct Grant {
     pub(crate) of_one_node: bool,
     /// Whether another comes first by the node that decides: then a waiter does not come, and any other token is to be
     /// released all the same.
-    pub(crate) out_of_turn: bool,
+    #[doc(hidden)]
+    pub out_of_turn: bool,
 }
 
 impl Grant {

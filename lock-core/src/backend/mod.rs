@@ -13,6 +13,7 @@
 mod calls;
 mod error;
 mod grant;
+mod host;
 mod memory;
 mod operation;
 pub(crate) mod options;
@@ -35,7 +36,6 @@ use std::{
 use futures_util::future::{self, BoxFuture, Either, Ready};
 use smallvec::SmallVec;
 
-pub(crate) use self::calls::Notice;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Provider;
 #[cfg(feature = "redis")]
@@ -50,10 +50,7 @@ pub use self::{
     token::{ForeignToken, TOKEN_MARK, Token},
 };
 #[doc(hidden)]
-pub use self::{
-    calls::{Report, Reports},
-    operation::AIMS_WITHIN,
-};
+pub use self::{calls::Notice, operation::AIMS_WITHIN};
 pub use crate::mode::BusyReason;
 use crate::{
     clock::{Clock, SystemClock},

@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Backend, MemoryBackend, QuorumBackend, options::ConnectOptions};
+use super::{
+    Backend, MemoryBackend, QuorumBackend,
+    host::{SENTINEL_PORT, with_port},
+    options::ConnectOptions,
+};
 use crate::error::BuildError;
 
 /// The description of a backend.
@@ -155,12 +159,6 @@ fn names_several(scheme: &str) -> bool {
     matches!(scheme.split_once('+'), Some(("redis" | "rediss" | "valkey" | "valkeys", "sentinel" | "cluster")))
 }
 
-/// Adds the usual port to a host that is named without one.
-pub(super) fn with_port(host: &str, usual: u16) -> String {
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    if has_port { host.to_owned() } else { format!("{host}:{usual}") }
-}
-
 /// Makes the backend of several nodes; one alone is that node.
 fn quorum(urls: &[RedactedUrl], options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
     let mut nodes = urls.iter().map(|url| url.backend(options)).collect::<Result<Vec<_>, _>>()?;
@@ -197,9 +195,6 @@ fn server(url: &str, options: &ConnectOptions) -> Result<Arc<dyn Backend>, Build
 fn server(_url: &str, _options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
     Err(BuildError::new("a URL of a Redis server needs the feature `redis` of lock-core, which is off"))
 }
-
-/// The port of a sentinel that is named without one.
-pub(super) const SENTINEL_PORT: u16 = 26_379;
 
 #[cfg(test)]
 mod tests {

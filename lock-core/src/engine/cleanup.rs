@@ -26,21 +26,21 @@ pub(crate) struct CleanUp {
     waiting: BTreeSet<(Moment, usize)>,
     /// What was released last, and when that was answered: a server that takes over may not have heard of it. `None` for a store
     /// that no other one takes over from.
-    lately: Option<VecDeque<(Moment, Parting)>>,
+    lately: Option<VecDeque<(Moment, PendingRelease)>>,
     /// The epoch of a connection, and since when it is known that no request of an older one will be executed.
     settled: Option<(u64, Moment)>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    parting: Parting,
+    pending: PendingRelease,
     doubt: Doubt,
     tries: u32,
 }
 
 /// A token that is over, and how its key is to be left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parting {
+pub(crate) struct PendingRelease {
     pub(crate) key: LockKey,
     pub(crate) token: Token,
     /// Until when the key stays busy all the same; [`AT_ONCE`] for one that is free at once.
@@ -54,7 +54,7 @@ pub(crate) struct Parting {
 /// The end of a key that is free as soon as its holder is done.
 pub(crate) const AT_ONCE: Moment = Moment::from_origin(Duration::ZERO);
 
-impl Parting {
+impl PendingRelease {
     /// A key that is free at once.
     pub(crate) fn at_once(key: LockKey, token: Token) -> Self {
         Self { key, token, keep_until: AT_ONCE, place: false, quiet: false }
@@ -136,31 +136,31 @@ impl CleanUp {
     }
 
     /// Adds a token; it is due at once.
-    pub(crate) fn push(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
-        let entry = self.entries.insert(Entry { parting, doubt, tries: 0 });
+    pub(crate) fn push(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) {
+        let entry = self.entries.insert(Entry { pending, doubt, tries: 0 });
         self.waiting.insert((now, entry));
     }
 
     /// Adds a token whose first release is sent now; it must be answered by [`tried`](Self::tried).
-    pub(crate) fn begin(&mut self, parting: Parting, doubt: Doubt, now: Moment) -> Try {
-        let release = parting.release(doubt, || now);
-        Try { entry: self.entries.insert(Entry { parting, doubt, tries: 0 }), release }
+    pub(crate) fn begin(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) -> Try {
+        let release = pending.release(doubt, || now);
+        Try { entry: self.entries.insert(Entry { pending, doubt, tries: 0 }), release }
     }
 
     /// Takes back what was [begun](Self::begin) and not answered.
-    pub(crate) fn take_back(&mut self, entry: usize) -> Option<(Parting, Doubt)> {
-        self.entries.try_remove(entry).map(|Entry { parting, doubt, .. }| (parting, doubt))
+    pub(crate) fn take_back(&mut self, entry: usize) -> Option<(PendingRelease, Doubt)> {
+        self.entries.try_remove(entry).map(|Entry { pending, doubt, .. }| (pending, doubt))
     }
 
     /// Whether an entry is about a token.
     pub(crate) fn is_of(&self, entry: usize, token: Token) -> bool {
-        self.entries.get(entry).is_some_and(|entry| entry.parting.token == token)
+        self.entries.get(entry).is_some_and(|entry| entry.pending.token == token)
     }
 
     /// Has the token of an entry released again until a moment, after the release that is in flight.
     pub(crate) fn release_again(&mut self, entry: usize, until: Moment) {
-        if let Some(Entry { parting, doubt, .. }) = self.entries.get_mut(entry) {
-            parting.place = true;
+        if let Some(Entry { pending, doubt, .. }) = self.entries.get_mut(entry) {
+            pending.place = true;
             *doubt = Doubt { until: doubt.until.max(until), unanswered_since: Some(Doubt::NO_EPOCH) };
         }
     }
@@ -182,8 +182,8 @@ impl CleanUp {
             && at <= now
         {
             self.waiting.pop_first();
-            let Entry { parting, doubt, .. } = &self.entries[entry];
-            due.push(Try { entry, release: parting.release(*doubt, || now) });
+            let Entry { pending, doubt, .. } = &self.entries[entry];
+            due.push(Try { entry, release: pending.release(*doubt, || now) });
         }
         due
     }
@@ -201,8 +201,8 @@ impl CleanUp {
     /// Releases once more what was released just before, because the server may have forgotten that. From the first time on, what is
     /// released is kept for the next.
     pub(crate) fn release_lately_released(&mut self, now: Moment) {
-        for (_, parting) in self.lately.replace(VecDeque::new()).into_iter().flatten() {
-            self.push(parting, Doubt { until: now + LATELY, unanswered_since: None }, now);
+        for (_, pending) in self.lately.replace(VecDeque::new()).into_iter().flatten() {
+            self.push(pending, Doubt { until: now + LATELY, unanswered_since: None }, now);
         }
     }
 
@@ -221,10 +221,10 @@ impl CleanUp {
         (sent, now): (Moment, Moment),
         is_asked: impl FnOnce(Token) -> bool,
     ) -> bool {
-        let Some(Entry { parting, doubt, tries }) = self.entries.get_mut(entry) else { return true };
+        let Some(Entry { pending, doubt, tries }) = self.entries.get_mut(entry) else { return true };
         // Not `>=`: a release that was sent in the same moment may have been sent before that was known.
         let came_last = |since: u64, epoch: u64| {
-            self.settled.is_some_and(|(of, at)| since < of && of == epoch && sent > at) && !is_asked(parting.token)
+            self.settled.is_some_and(|(of, at)| since < of && of == epoch && sent > at) && !is_asked(pending.token)
         };
         let settled = match (answered, doubt.unanswered_since) {
             (Some(_), None) => true,
@@ -239,7 +239,7 @@ impl CleanUp {
             (None, Some(_)) => false,
         };
         if settled {
-            let Entry { parting, .. } = self.entries.remove(entry);
+            let Entry { pending, .. } = self.entries.remove(entry);
             if answered.is_some()
                 && let Some(lately) = &mut self.lately
             {
@@ -247,7 +247,7 @@ impl CleanUp {
                 while lately.front().is_some_and(|(at, _)| *at + LATELY <= now) || lately.len() >= MOST_LATELY {
                     lately.pop_front();
                 }
-                lately.push_back((now, parting));
+                lately.push_back((now, pending));
             }
             return true;
         }
@@ -280,7 +280,7 @@ impl CleanUp {
         waiting.retain(|(_, entry)| {
             let keep = self.entries[*entry].doubt.until > now;
             if !keep {
-                forgotten(self.entries.remove(*entry).parting.token);
+                forgotten(self.entries.remove(*entry).pending.token);
             }
             keep
         });
@@ -318,8 +318,8 @@ mod tests {
 
     fn with(unanswered_since: Option<u64>) -> CleanUp {
         let mut list = CleanUp::default();
-        let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(1));
-        list.push(parting, Doubt { until: at(1_000), unanswered_since }, at(0));
+        let pending = PendingRelease::at_once(LockKey::new("k").unwrap(), Token::from_random(1));
+        list.push(pending, Doubt { until: at(1_000), unanswered_since }, at(0));
         list
     }
 
@@ -390,8 +390,8 @@ mod tests {
     fn what_was_released_lately_is_released_once_more_at_the_next_server() {
         let mut list = CleanUp::default();
         let release = |list: &mut CleanUp, now| {
-            let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(1));
-            list.push(parting, Doubt { until: at(9_000), unanswered_since: None }, at(now));
+            let pending = PendingRelease::at_once(LockKey::new("k").unwrap(), Token::from_random(1));
+            list.push(pending, Doubt { until: at(9_000), unanswered_since: None }, at(now));
             let entry = one(list, at(now));
             assert!(list.tried(entry, Some(1), at(now), at(now)));
         };
@@ -415,8 +415,8 @@ mod tests {
         let mut list = CleanUp::default();
         list.release_lately_released(at(0));
         for number in 0..2 * MOST_LATELY as u128 {
-            let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(number));
-            let Try { entry, .. } = list.begin(parting, Doubt { until: at(0), unanswered_since: None }, at(0));
+            let pending = PendingRelease::at_once(LockKey::new("k").unwrap(), Token::from_random(number));
+            let Try { entry, .. } = list.begin(pending, Doubt { until: at(0), unanswered_since: None }, at(0));
             list.tried(entry, Some(1), at(0), at(1));
         }
         list.release_lately_released(at(1));
@@ -454,8 +454,8 @@ mod tests {
 
         let mut mass = CleanUp::default();
         for token in 0..1_000 {
-            let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(token));
-            mass.push(parting, Doubt { until: at(60_000), unanswered_since: Some(7) }, at(0));
+            let pending = PendingRelease::at_once(LockKey::new("k").unwrap(), Token::from_random(token));
+            mass.push(pending, Doubt { until: at(60_000), unanswered_since: Some(7) }, at(0));
         }
         for now in [0, 50, 150, 250, 350] {
             for due in mass.due(at(now), usize::MAX) {

@@ -15,11 +15,11 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use super::{
     deferred::Deferred,
-    inquiry::Message,
     pulse::Pulse,
+    question::Message,
     queues::{
         Queues,
-        calls::{Calls, List},
+        in_flight::{List, Transmits},
     },
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
 };
@@ -41,10 +41,10 @@ pub(crate) struct Core {
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
     /// Whether the backend answers at once, so that its calls need no task.
-    pub(super) answers_at_once: bool,
+    pub(crate) answers_at_once: bool,
     state: Mutex<State>,
-    /// Tokens that futures of the user's have to hand to the clean-up; see [`Owed`].
-    owed: AtomicUsize,
+    /// Tokens that futures of the user's have to hand to the clean-up; see [`KeepAlive`].
+    kept_alive: AtomicUsize,
     /// Whether requests are taken and the task runs, to be seen without the lock.
     open: AtomicBool,
     /// Wakes the task before the moment it sleeps until.
@@ -67,7 +67,7 @@ pub(crate) struct State {
     /// Whether a thread is in [`Core::call_at_once`].
     calling: bool,
     /// Requests are refused.
-    pub(super) shut_down: bool,
+    pub(crate) shut_down: bool,
     /// No handle is left that could make a request: the task ends when it has cleaned up.
     pub(super) closed: bool,
 }
@@ -99,11 +99,15 @@ impl Core {
             explain_after,
             runtime,
             state: Mutex::new(state),
-            owed: AtomicUsize::new(0),
+            kept_alive: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             wake: Notify::new(),
             settled: Notify::new(),
         })
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
     }
 
     /// Whether the task runs and takes requests, without a look at the state.
@@ -161,7 +165,7 @@ impl Core {
 
     /// How long a future waits for the engine at most, or `None` for no limit. The engine fails a request that the backend does not
     /// answer in time; if that takes longer than this, the task does not run.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(crate) fn patience(&self) -> Option<Duration> {
         let limit = self.backend.time_limit();
         (limit < Duration::MAX).then(|| limit.saturating_add(2 * LONGEST_SLEEP))
     }
@@ -172,7 +176,7 @@ impl Core {
     }
 
     /// Makes a timer of the clock, on the builder's runtime if one was given.
-    pub(super) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
+    pub(crate) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
         let _entered = self.runtime.as_ref().map(Handle::enter);
         Timer { sleep: self.clock.sleep(duration), core: Arc::clone(self) }
     }
@@ -249,7 +253,7 @@ impl Core {
         let mut state = state;
         let mut rounds = 0;
         loop {
-            let (mut now, mut epoch, mut calls) = (Moment::NEVER, 0, Calls::new());
+            let (mut now, mut epoch, mut calls) = (Moment::NEVER, 0, Transmits::new());
             // A thread that has served many others leaves the rest to the task.
             if rounds < ROUNDS && state.queues.has_requests() {
                 (now, epoch) = (self.clock.now(), self.backend.epoch());
@@ -289,14 +293,14 @@ impl Core {
     }
 
     /// Counts a token that a future of the user's is to hand to the clean-up before it drops this.
-    pub(super) fn owe(self: &Arc<Self>) -> Owed {
-        self.owed.fetch_add(1, Ordering::SeqCst);
-        Owed(Arc::clone(self))
+    pub(crate) fn keep_alive(self: &Arc<Self>) -> KeepAlive {
+        self.kept_alive.fetch_add(1, Ordering::SeqCst);
+        KeepAlive(Arc::clone(self))
     }
 
-    /// Whether no future of the user's has a token left to release.
-    pub(super) fn owes_nothing(&self) -> bool {
-        self.owed.load(Ordering::SeqCst) == 0
+    /// Whether a future of the user's has a token left to release.
+    pub(super) fn is_kept_alive(&self) -> bool {
+        self.kept_alive.load(Ordering::SeqCst) != 0
     }
 
     /// Takes note that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the
@@ -335,7 +339,7 @@ impl Drop for Calling<'_> {
 pub(super) struct Step {
     /// The moment of the decision.
     pub(super) now: Moment,
-    pub(super) calls: Calls,
+    pub(super) calls: Transmits,
     pub(super) lists: Vec<List>,
     pub(super) messages: Vec<Message>,
     /// Until when to sleep.
@@ -364,7 +368,7 @@ impl State {
         if self.closed {
             queues.cleanup.forget_expired(now, |_| {});
             if queues.is_done() {
-                queues.inquiries.forget_others();
+                queues.questions.forget_others();
             }
         }
         // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
@@ -372,7 +376,7 @@ impl State {
         if !core.answers_at_once && !gathering {
             calls.extend(queues.poll_transmit(now, epoch));
         }
-        let (lists, messages) = (queues.poll_lists(), queues.poll_messages(now));
+        let (lists, messages) = (std::mem::take(&mut queues.lists), queues.poll_messages(now));
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
@@ -382,7 +386,7 @@ impl State {
         }
         self.asleep_until = until;
         core.pulse.rest(until.max(now));
-        let finished = self.closed && settled && self.queues.is_done() && core.owes_nothing();
+        let finished = self.closed && settled && self.queues.is_done() && !core.is_kept_alive();
         Step { now, calls, lists, messages, until, finished }
     }
 }
@@ -407,13 +411,13 @@ impl Future for Timer {
 
 /// A token that only a future of the user's knows. Until that future is done or dropped, even if it is not polled, the task of a
 /// manager that was shut down stays, so that it can clean the token up.
-pub(crate) struct Owed(Arc<Core>);
+pub(crate) struct KeepAlive(Arc<Core>);
 
-impl Drop for Owed {
+impl Drop for KeepAlive {
     fn drop(&mut self) {
         // This thread counts down and then reads `open`; a shutdown clears `open` and then reads the count. As all four are sequentially
         // consistent, either the shutdown sees the new count, or this thread sees that it has to wake the shutdown.
-        self.0.owed.fetch_sub(1, Ordering::SeqCst);
+        self.0.kept_alive.fetch_sub(1, Ordering::SeqCst);
         if !self.0.open.load(Ordering::SeqCst) {
             self.0.wake.notify_one();
             self.0.settled.notify_waiters();

@@ -27,19 +27,19 @@ pub(crate) struct Deferred {
     /// Wakers to drop. The drop of a waker may drop a task, and with the task a guard of this manager.
     unused: SmallVec<[Waker; 1]>,
     /// Holds that ended by themselves.
-    endings: Vec<Ending>,
+    pub(super) endings: Vec<Ending>,
     /// Leases that were lost, and whether each has a line of its own in the log.
-    losses: Vec<(LockKey, Loss, bool)>,
+    pub(super) losses: Vec<(LockKey, Loss, bool)>,
     /// How many leases were lost beyond those in `losses`.
-    untold: u32,
+    pub(super) untold: u32,
     /// Calls for renewals that failed: how many leases each was for, why, and whether that is logged.
-    failed: Vec<(usize, BackendError, bool)>,
+    pub(super) failed: Vec<(usize, BackendError, bool)>,
     /// The time that the deadlines of renewed leases had left, by label.
     slacks: Vec<(&'static str, Duration)>,
     /// A request for permits that meets those of another total: its key, its mode, and the other total.
-    other_total: Option<(LockKey, Mode, u32)>,
+    pub(super) other_total: Option<(LockKey, Mode, u32)>,
     /// Keys that requests have waited for, and who holds them if a process says so.
-    explained: Vec<(LockKey, Option<Box<Holder>>)>,
+    pub(super) explained: Vec<(LockKey, Option<Box<Holder>>)>,
 }
 
 impl Deferred {
@@ -63,35 +63,6 @@ impl Deferred {
     /// Drops a waker without waking its task.
     pub(super) fn discard(&mut self, waker: Option<Waker>) {
         self.unused.extend(waker);
-    }
-
-    pub(super) fn end(&mut self, ending: Ending) {
-        self.endings.push(ending);
-    }
-
-    /// Logs that a lease was lost.
-    pub(super) fn lost(&mut self, key: LockKey, reason: Loss, own_line: bool) {
-        self.losses.push((key, reason, own_line));
-    }
-
-    /// Logs that `leases` more were lost.
-    pub(super) fn lost_more(&mut self, leases: u32) {
-        self.untold += leases;
-    }
-
-    /// Records that a call for renewals failed, and logs it if `logged`.
-    pub(super) fn renewals_failed(&mut self, renewals: usize, error: BackendError, logged: bool) {
-        self.failed.push((renewals, error, logged));
-    }
-
-    /// Logs that a request waits for permits of another total.
-    pub(super) fn waits_for_other_total(&mut self, key: LockKey, mode: Mode, total: u32) {
-        self.other_total = Some((key, mode, total));
-    }
-
-    /// Logs who holds a key that requests have waited for.
-    pub(super) fn explained(&mut self, key: LockKey, holder: Option<Box<Holder>>) {
-        self.explained.push((key, holder));
     }
 
     /// Records what the old deadline of a renewed lease had left.

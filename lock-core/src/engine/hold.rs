@@ -14,6 +14,7 @@ use super::{
     deferred, metrics,
     pulse::{Loss, Pulse},
     sync::{Mutex, MutexGuard},
+    terms::Terms,
 };
 use crate::{
     clock::Moment,
@@ -71,15 +72,7 @@ struct State {
 }
 
 impl Hold {
-    pub(crate) fn new(
-        key: LockKey,
-        fence: FencingToken,
-        since: &'static Location<'static>,
-        label: &'static str,
-        ttl: Ttl,
-        pulse: Arc<Pulse>,
-        validity: Validity,
-    ) -> Self {
+    pub(crate) fn new(key: LockKey, fence: u64, terms: &Terms, pulse: &Arc<Pulse>, validity: Validity) -> Arc<Self> {
         let Validity { deadline, version } = validity;
         let state = State {
             ended: None,
@@ -91,19 +84,17 @@ impl Hold {
             trace: None,
             wakers: None,
         };
-        let mode = Mode::Exclusive;
-        Self { key, fence, since, label, mode, ttl, fixed: false, pulse, state: Mutex::new(state) }
-    }
-
-    /// Makes it one that holds in a mode.
-    pub(crate) fn in_mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// Says whether it was asked for without renewal.
-    pub(crate) fn fixed(self, fixed: bool) -> Self {
-        Self { fixed, ..self }
+        Arc::new(Self {
+            key,
+            fence: FencingToken::new(fence),
+            since: terms.since,
+            label: terms.label,
+            mode: terms.mode,
+            ttl: terms.ttl,
+            fixed: !terms.is_renewed(),
+            pulse: Arc::clone(pulse),
+            state: Mutex::new(state),
+        })
     }
 
     /// The error of a request about this hold, which has ended.
@@ -168,21 +159,12 @@ impl Hold {
 
     /// Whether the hold goes on. A hold whose deadline has passed ends here, if that was not noticed before.
     pub(crate) fn check(&self) -> Result<(), End> {
-        self.check_at(self.pulse.now())
+        self.settle(self.now(), None).0.map_or(Ok(()), Err)
     }
 
-    /// Ends the hold if its deadline has passed at `now`, which the caller has just read from the clock.
-    pub(crate) fn check_at(&self, now: Moment) -> Result<(), End> {
-        self.settle_at(now, None).0.map_or(Ok(()), Err)
-    }
-
-    /// Ends the hold if its time is over or `end` is given; one that ended before stays as it ended. Returns the end that
+    /// Ends the hold if its time is over at `now` or `end` is given; one that ended before stays as it ended. Returns the end that
     /// stands, and its announcement, to be dropped when no lock is held.
-    pub(crate) fn settle(&self, end: Option<End>) -> (Option<End>, Ending) {
-        self.settle_at(self.pulse.now(), end)
-    }
-
-    pub(crate) fn settle_at(&self, now: Moment, end: Option<End>) -> (Option<End>, Ending) {
+    pub(crate) fn settle(&self, now: Moment, end: Option<End>) -> (Option<End>, Ending) {
         let mut state = self.state();
         if state.ended.is_some() {
             return (state.ended, Ending::default());
@@ -247,12 +229,12 @@ impl Hold {
 
     /// Ends the hold, unless it has ended before; returns the end that stands.
     pub(crate) fn finish(&self, end: End) -> End {
-        self.settle(Some(end)).0.unwrap_or(end)
+        self.settle(self.now(), Some(end)).0.unwrap_or(end)
     }
 
     /// Ends the hold as its holder wishes, unless it is over already.
     pub(crate) fn release_at(&self, now: Moment) -> Result<(), LossReason> {
-        let (ended, ending) = self.settle_at(now, Some(End::Released));
+        let (ended, ending) = self.settle(now, Some(End::Released));
         if let Some(reason) = ended.and_then(End::loss) {
             return Err(reason);
         }
@@ -264,13 +246,10 @@ impl Hold {
 
     /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
     /// lapsed hold is not revived: it has to be settled. Returns what the old deadline had left, for the metrics.
-    pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Option<Duration> {
-        self.raise_at(self.pulse.now(), deadline, version)
-    }
-
-    /// The same at `now`, which the caller has read from the clock after the answer came. It may be too early, as if this thread had
-    /// waited for the lock: another thread that saw the deadline pass has ended the hold.
-    pub(crate) fn raise_at(&self, now: Moment, deadline: Moment, version: u32) -> Option<Duration> {
+    ///
+    /// `now` was read from the clock after the answer came. It may be too early, as if this thread had waited for the lock: another
+    /// thread that saw the deadline pass has ended the hold.
+    pub(crate) fn raise(&self, now: Moment, deadline: Moment, version: u32) -> Option<Duration> {
         let mut state = self.state();
         let lapsed = state.over(now).is_some();
         if state.ended.is_some() || lapsed {
@@ -390,6 +369,7 @@ mod tests {
     use super::*;
     use crate::{
         clock::{Clock, Sleep},
+        engine::fixture::{key, terms},
         lease::Lease,
     };
 
@@ -412,13 +392,10 @@ mod tests {
     }
 
     /// A hold until 1,000 ms, at most until 5,000 ms, and its clock.
-    fn hold() -> (Hold, Arc<Hand>) {
+    fn hold() -> (Arc<Hold>, Arc<Hand>) {
         let clock = Arc::new(Hand::default());
-        let key = LockKey::new("k").unwrap();
-        let (fence, since) = (FencingToken::new(1), Location::caller());
         let validity = Validity { deadline: at(1_000), version: 0 };
-        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
-        let hold = Hold::new(key, fence, since, "", ttl, Pulse::of(Arc::clone(&clock) as _), validity);
+        let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::of(Arc::clone(&clock) as _), validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
     }
@@ -427,7 +404,7 @@ mod tests {
     fn a_lapsed_hold_is_not_revived_by_an_answer_that_comes_before_anybody_looked() {
         let (hold, clock) = hold();
         clock.0.store(1_000, Ordering::SeqCst);
-        assert_eq!(hold.raise(at(2_000), hold.version()), None);
+        assert_eq!(hold.raise(at(1_000), at(2_000), hold.version()), None);
         assert_eq!(hold.check(), Err(End::Lost(LossReason::Expired)));
         assert_eq!(hold.remaining(), Duration::ZERO);
     }
@@ -435,8 +412,8 @@ mod tests {
     #[test]
     fn a_deadline_is_raised_up_to_the_longest_hold_and_never_lowered_by_an_answer() {
         let (hold, clock) = hold();
-        hold.raise(at(9_000), hold.version());
-        hold.raise(at(500), hold.version());
+        hold.raise(at(0), at(9_000), hold.version());
+        hold.raise(at(0), at(500), hold.version());
         assert_eq!(hold.remaining(), Duration::from_millis(5_000));
         clock.0.store(5_000, Ordering::SeqCst);
         assert_eq!(hold.check(), Err(End::Lost(LossReason::MaxHold)));
@@ -469,7 +446,6 @@ mod tests {
     #[test]
     fn a_lease_that_is_dropped_leaves_no_waker() {
         let (hold, _) = hold();
-        let hold = Arc::new(hold);
         let mut leases: Vec<_> = (0..3).map(|_| Lease::new(Arc::clone(&hold))).collect();
         let mut cx = Context::from_waker(Waker::noop());
         for lease in &mut leases {

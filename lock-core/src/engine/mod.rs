@@ -4,7 +4,6 @@
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
 //! The task itself holds only the [`Core`].
 
-mod asked;
 pub(crate) mod cleanup;
 mod core;
 pub(crate) mod deferred;
@@ -12,61 +11,55 @@ pub(crate) mod deferred;
 #[path = "tests/fixture.rs"]
 pub(crate) mod fixture;
 pub(crate) mod hold;
-pub(crate) mod inquiry;
 pub(crate) mod limits;
 pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
 #[path = "tests/models.rs"]
 mod models;
 pub(crate) mod pulse;
+pub(crate) mod question;
 pub(crate) mod queues;
+mod responder;
 mod response;
 pub(crate) mod schedule;
 pub(crate) mod slack;
 pub(crate) mod sync;
 mod task;
 pub(crate) mod tenure;
+pub(crate) mod terms;
 pub(crate) mod trust;
 mod turn;
 pub(crate) mod wheel;
 
-use std::{
-    fmt,
-    sync::Arc,
-    task::{Poll, Waker},
-    time::Duration,
-};
+use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::runtime::Handle;
 
 use self::{
-    cleanup::{Doubt, Parting},
+    cleanup::{Doubt, PendingRelease},
     core::Core,
-    inquiry::{Asker, Heard, explanations::Found, message::Subject},
     limits::Limits,
     pulse::Pulse,
+    question::{Asker, Heard, explanations::Found, message::Subject},
     queues::{
         Departure, Queues,
-        calls::List,
+        in_flight::List,
         line::{Newcomer, WaiterId},
     },
-    tenure::{Acquired, HoldId, Offer, Renewing, Tenure, Terms},
+    tenure::HoldId,
 };
 pub(crate) use self::{
-    core::{Owed, Timer},
-    inquiry::Looks,
+    core::{KeepAlive, Timer},
+    question::Looks,
     response::Response,
 };
 use crate::{
-    backend::{Backend, BackendError, Batch, Renew, Token},
+    backend::{Backend, Batch, Token},
     clock::{Clock, Moment},
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
-    mode::Mode,
-    replicas::{OTHERS_WAIT, Replicas},
-    ttl::Ttl,
 };
 
 /// A handle that keeps the engine alive.
@@ -96,29 +89,6 @@ impl Engine {
         Arc::as_ptr(&self.core) as usize
     }
 
-    pub(crate) fn now(&self) -> Moment {
-        self.core.clock.now()
-    }
-
-    /// Makes a timer of the clock, on the builder's runtime if one was given.
-    pub(crate) fn sleep(&self, duration: Duration) -> Timer {
-        self.core.sleep(duration)
-    }
-
-    /// How long a future waits for the engine at most; `None` for ever.
-    pub(crate) fn patience(&self) -> Option<Duration> {
-        self.core.patience()
-    }
-
-    /// Whether requests are answered before they return, so that their futures need no waker.
-    pub(crate) fn answers_at_once(&self) -> bool {
-        self.core.answers_at_once
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        self.core.backend.epoch()
-    }
-
     pub(crate) fn token(&self) -> Token {
         self.core.state().queues.token()
     }
@@ -130,12 +100,8 @@ impl Engine {
         let nodes = self.core.backend.health();
         let now = self.now();
         let tenures = &mut self.core.state().queues.tenures;
-        Health::new(admits, nodes, tenures.len(), tenures.slack.least(now)).with_losses(tenures.losses)
-    }
-
-    /// Returns the sizes of what the state remembers; see [`Queues::sizes`].
-    pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
-        self.core.state().queues.sizes()
+        let (slack, losses) = (tenures.slack.least(now), tenures.losses);
+        Health { admits, nodes, held: tenures.len(), slack, losses }
     }
 
     /// Begins a request: refuses it after a shutdown, and starts the task if it does not run.
@@ -153,43 +119,28 @@ impl Engine {
 
     /// Sends a batch in a call of its own.
     pub(crate) fn call(&self, batch: Batch) -> Response {
-        let (asked, response) = Response::new(&self.core, self.now());
+        let (responder, response) = Response::new(&self.core, self.now());
         // A sign of life, which waits for the connection.
         let response = if batch.is_empty() { response.without_limit() } else { response };
-        self.core.with(|state| state.queues.request(batch, asked));
+        self.core.with(|state| state.queues.request(batch, responder));
         response
-    }
-
-    /// Sends renewals that wait for replicas, in a call of their own.
-    pub(crate) fn confirm(&self, batch: Batch, replicas: Replicas) -> Response {
-        self.call(batch).with_more_time(replicas.timeout() + OTHERS_WAIT)
-    }
-
-    /// Whether the backend can count permits, or why not.
-    pub(crate) fn counts_permits(&self) -> Result<(), BackendError> {
-        self.core.backend.counts_permits()
-    }
-
-    /// Whether the backend can wait for replicas, or why not.
-    pub(crate) fn waits_for_replicas(&self) -> Result<(), BackendError> {
-        self.core.backend.waits_for_replicas()
     }
 
     /// Lists the keys that begin with `prefix` and are held by a lease of this library.
     pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
-        let (asked, response) = Response::new(&self.core, self.now());
-        self.core.with(|state| state.queues.request_list(List { prefix, asked }));
+        let (responder, response) = Response::new(&self.core, self.now());
+        self.core.with(|state| state.queues.lists.push(List { prefix, responder }));
         // It takes many calls, each of which has a limit of its own.
         response.without_limit()
     }
 
     /// Asks all managers of the store who holds and who waits. Those that can be reached answer in a quarter of a second, or
     /// are left out.
-    pub(crate) fn inquire(&self, subject: Subject) -> Response<Heard> {
+    pub(crate) fn ask_managers(&self, subject: Subject) -> Response<Heard> {
         let now = self.now();
-        let (asked, response) = Response::new(&self.core, now);
-        self.core.with(|state| state.queues.inquire(subject, Asker::Request(asked), now));
-        response.with_more_time(inquiry::LONGEST)
+        let (responder, response) = Response::new(&self.core, now);
+        self.core.with(|state| state.queues.ask_managers(subject, Asker::Request(responder), now));
+        response.with_more_time(question::LONGEST)
     }
 
     /// Returns who was found to hold the key of a request that has waited since `began`, if that was asked.
@@ -210,111 +161,15 @@ impl Engine {
         })
     }
 
-    /// Asks how a waiter stands; see [`Queues::poll`].
-    pub(crate) fn poll_waiter(&self, waiter: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
-        self.core.with(|state| state.queues.poll(waiter, waker, now))
-    }
-
-    /// Ends the wait of a waiter, if that can be; see [`Queues::give_up`].
-    pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> Poll<Error> {
-        self.core.with(|state| state.queues.give_up(waiter, now))
-    }
-
-    /// Forgets a waiter whose future is dropped.
-    pub(crate) fn leave(&self, waiter: WaiterId) {
-        let now = self.now();
-        self.core.with(|state| state.queues.leave(waiter, now));
-    }
-
-    /// Enters the tenure of a lease that was taken up, and begins its hold.
-    pub(crate) fn take_up(
-        &self,
-        key: &LockKey,
-        terms: &Terms,
-        acquired: Acquired,
-        now: Moment,
-    ) -> Result<Offer, Error> {
-        self.core.with(|state| {
-            // The shutdown may have counted the leases already. The caller's drop cleans the token up.
-            if state.shut_down {
-                return Err(Error::new(ErrorKind::ShutDown, "take up").on(key));
-            }
-            Ok(state.queues.enter(key, terms, acquired, now))
-        })
-    }
-
-    /// Whether nobody in this process has any of the keys, or wants it, or has found it busy lately.
-    pub(crate) fn are_quiet(&self, keys: &[(LockKey, Mode)], now: Moment) -> bool {
-        let state = self.core.state();
-        keys.iter().all(|(key, mode)| state.queues.is_quiet(key, *mode, now))
-    }
-
-    /// Takes note that another holder has a key.
-    pub(crate) fn found_busy(&self, key: &LockKey, now: Moment) {
-        self.core.state().queues.found_busy(key, now);
-    }
-
-    /// Has the key of a hold freed when the hold ends, also if its terms keep the key busy for longer.
-    pub(crate) fn keep_no_longer(&self, hold: HoldId) {
-        self.core.state().queues.tenures.keep_no_longer(hold);
-    }
-
-    /// Ends a hold and hands its key on: what a dropped guard does.
-    pub(crate) fn abandon(&self, hold: HoldId, now: Moment) {
-        self.core.with(|state| state.queues.abandon(hold, now));
-    }
-
     /// Ends a hold as its holder wishes, and says what is left to do.
     pub(crate) fn release(&self, hold: HoldId, now: Moment) -> Departure<Response> {
         self.core.with(|state| state.queues.release(hold, now, || Response::new(&self.core, now)))
     }
 
-    /// Takes note that a token which was handed on is over.
-    pub(crate) fn end_hand_over(&self, token: Token) {
-        self.core.with(|state| state.queues.end_hand_over(token));
-    }
-
-    /// Ends a hold and gives its token to the caller, who hands it on.
-    pub(crate) fn hand_over(&self, hold: HoldId) -> Option<Tenure> {
-        let now = self.now();
-        self.core.with(|state| state.queues.hand_over(hold, now))
-    }
-
-    /// Counts a token that a future of the user's is to [clean up](Self::clean_up) before it drops this.
-    pub(crate) fn owe(&self) -> Owed {
-        self.core.owe()
-    }
-
     /// Releases a token until that is known to have worked.
-    pub(crate) fn clean_up(&self, parting: Parting, doubt: Doubt) {
+    pub(crate) fn clean_up(&self, pending: PendingRelease, doubt: Doubt) {
         let now = self.now();
-        self.core.with(|state| state.queues.cleanup.push(parting, doubt, now));
-    }
-
-    /// The request that renews a hold because the user asked for it, or `None` if the hold has ended.
-    pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl) -> Option<Renew> {
-        let state = self.core.state();
-        Some(state.queues.tenures.of_hold(hold)?.renew(ttl))
-    }
-
-    /// The request that shows whether replicas have the key of a hold; see [`Tenures::confirmation`](tenure::Tenures::confirmation).
-    pub(crate) fn confirmation_of(&self, hold: HoldId, replicas: Replicas, now: Moment) -> Option<Renewing> {
-        self.core.with(|state| state.queues.tenures.confirmation(hold, replicas, now))
-    }
-
-    /// Takes note that replicas have the key, as the answer to a request says that was sent at `sent`.
-    pub(crate) fn replicated(&self, confirmation: &Renewing, sent: Moment) {
-        self.core.with(|state| state.queues.replicated(confirmation, sent));
-    }
-
-    /// Takes note that a request is sent at `sent` which is to move the deadline of a hold, and has lowered it.
-    pub(crate) fn extending(&self, hold: HoldId, sent: Moment, ttl: Ttl) {
-        self.core.with(|state| state.queues.tenures.extending(hold, sent, ttl));
-    }
-
-    /// Takes note that the deadline of a hold was moved by a request sent at `sent`.
-    pub(crate) fn extended(&self, hold: HoldId, sent: Moment, ttl: Ttl) {
-        self.core.with(|state| state.queues.tenures.extended(hold, sent, ttl));
+        self.core.with(|state| state.queues.cleanup.push(pending, doubt, now));
     }
 
     /// Ends a hold because an answer said that the key no longer holds its token.
@@ -324,17 +179,6 @@ impl Engine {
             let ended = state.queues.tenures.lose(hold, LossReason::Taken);
             state.queues.clean_up_ended(ended, now);
         });
-    }
-
-    /// Ends the local holds of a key that was force-released.
-    pub(crate) fn forced(&self, key: &LockKey) {
-        let now = self.now();
-        self.core.with(|state| state.queues.forced(key, now));
-    }
-
-    /// Whether new requests are refused as the manager was shut down.
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.core.with(|state| state.shut_down)
     }
 
     /// Refuses new requests and waits at most `grace` for the holders. Then ends the leases that are left, and waits at most `last`
@@ -361,7 +205,7 @@ impl Engine {
             state.queues.clean_up_ended(ended, now);
             cut
         });
-        let is_released = |core: &Core| core.state().queues.is_released() && core.owes_nothing();
+        let is_released = |core: &Core| core.state().queues.is_released() && !core.is_kept_alive();
         self.wait_until(last, |core| is_released(core) || !core.state().is_running()).await;
         // Only now: a task of a closed manager forgets tokens whose time is over, and ends when no work is left.
         self.core.state().closed = true;
@@ -387,6 +231,15 @@ impl Engine {
                 _ = &mut timer => return,
             }
         }
+    }
+}
+
+/// Futures and guards change the state themselves, by [`Core::with`].
+impl Deref for Engine {
+    type Target = Arc<Core>;
+
+    fn deref(&self) -> &Arc<Core> {
+        &self.core
     }
 }
 

@@ -1,7 +1,6 @@
 //! The future of a request.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -10,8 +9,8 @@ use std::{
 };
 
 use super::{
-    asked::{Asked, Slot},
     core::{Core, Timer},
+    responder::{Responder, Slot},
 };
 use crate::{
     backend::{Answer, BackendError},
@@ -32,15 +31,15 @@ pub(crate) struct Response<T = Answer> {
 
 impl<T> Response<T> {
     /// Makes the two ends of a request that is made at `now`.
-    pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Asked<T>, Self) {
-        let asked = Asked::new(now);
+    pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Responder<T>, Self) {
+        let responder = Responder::new(now);
         let response = Self {
             core: Arc::clone(core),
-            slot: Arc::clone(&asked.slot),
+            slot: Arc::clone(&responder.slot),
             timer: None,
             more_time: Some(Duration::ZERO),
         };
-        (asked, response)
+        (responder, response)
     }
 
     /// Fails when the engine should have answered long ago. Without a runtime there is no timer.
@@ -62,15 +61,9 @@ impl<T> Response<T> {
     }
 
     /// Waits for so much longer than for other requests: the backend has to wait, too.
-    pub(super) fn with_more_time(mut self, more: Duration) -> Self {
+    pub(crate) fn with_more_time(mut self, more: Duration) -> Self {
         self.more_time = Some(more);
         self
-    }
-
-    /// Cancels the request if it was not sent yet.
-    pub(crate) fn cancel(&mut self) {
-        // The engine's reference to the old slot is then the only one, by which it knows that no future waits for the answer.
-        self.slot = Arc::default();
     }
 }
 
@@ -99,11 +92,5 @@ impl<T> Future for Response<T> {
                 Poll::Ready(answer.unwrap_or_else(|| Err(self.core.ended(kind))))
             }
         }
-    }
-}
-
-impl<T> fmt::Debug for Response<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Response").finish_non_exhaustive()
     }
 }

@@ -17,11 +17,11 @@ use futures_util::{
 use tokio::sync::mpsc;
 
 use super::{
-    asked::Asked,
     core::{Core, Step},
     deferred,
-    inquiry::Message,
-    queues::calls::{CallId, List},
+    question::Message,
+    queues::in_flight::{CallId, List},
+    responder::Responder,
     turn::{Turn, pause, start},
 };
 use crate::{
@@ -295,7 +295,7 @@ fn upkeep_again(core: &Arc<Core>, told: backend::Calls) -> Upkeep {
 /// Lists keys for a request. If the task ends before the answer is there, the request fails.
 fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let backend = Arc::clone(&core.backend);
-    let unanswered = Unanswered { core: Arc::clone(core), asked: list.asked };
+    let unanswered = Unanswered { core: Arc::clone(core), responder: list.responder };
     Box::pin(async move {
         let keys = async { backend.list(list.prefix).await };
         let keys = AssertUnwindSafe(keys).catch_unwind().await;
@@ -317,12 +317,12 @@ fn publish(core: &Arc<Core>, Message { channel, text, asks }: Message) -> Pin<Bo
 /// A request for a list of keys that is in flight.
 struct Unanswered {
     core: Arc<Core>,
-    asked: Asked<Vec<LockKey>>,
+    responder: Responder<Vec<LockKey>>,
 }
 
 impl Unanswered {
     fn answer(&self, keys: Result<Vec<LockKey>, BackendError>) {
-        if let Some(waker) = self.asked.answer(keys) {
+        if let Some(waker) = self.responder.answer(keys) {
             deferred::wake(waker);
         }
     }

@@ -8,50 +8,20 @@ mod tenures;
 #[cfg(test)]
 mod tests;
 
-use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 pub(crate) use self::tenures::Tenures;
 use crate::{
     backend::{Renew, Token},
     clock::Moment,
     engine::{
-        cleanup::{Doubt, Parting},
-        hold::{Ending, Hold, Validity},
-        pulse::{Loss, Pulse},
+        cleanup::{Doubt, PendingRelease},
+        hold::{Ending, Hold},
+        pulse::Loss,
     },
-    fencing::FencingToken,
     key::LockKey,
-    mode::Mode,
     ttl::{Renewal, Ttl},
 };
-
-/// The options of a request that concern its lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) mode: Mode,
-    pub(crate) ttl: Ttl,
-    pub(crate) renewal: Renewal,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) at_least: Duration,
-    pub(crate) since: &'static Location<'static>,
-    pub(crate) label: &'static str,
-}
-
-impl Terms {
-    /// Whether a lease that is kept in this way may be passed on to a waiter with these terms.
-    pub(crate) fn fit(&self, ttl: Ttl, renewal: Renewal) -> bool {
-        self.ttl == ttl && self.renewal == renewal && self.is_passed_on()
-    }
-
-    /// Whether a lease with these terms may be passed on at all. Those who share a key have a token each.
-    pub(crate) fn is_passed_on(&self) -> bool {
-        self.is_renewed() && self.mode.is_exclusive()
-    }
-
-    pub(crate) fn is_renewed(&self) -> bool {
-        self.renewal != Renewal::Never
-    }
-}
 
 /// An acquire that was answered.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +120,7 @@ pub(crate) type Offer = (HoldId, Arc<Hold>);
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) tenure: TenureId,
-    pub(crate) parting: Parting,
+    pub(crate) pending: PendingRelease,
     pub(crate) doubt: Doubt,
     pub(crate) loss: Loss,
     /// Whether it was to be renewed, and its deadline passed before.
@@ -170,8 +140,14 @@ impl Tenure {
     }
 
     /// How its key is to be left by its holder.
-    pub(crate) fn parting(&self) -> Parting {
-        Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false, quiet: false }
+    pub(crate) fn pending(&self) -> PendingRelease {
+        PendingRelease {
+            key: self.key().clone(),
+            token: self.token,
+            keep_until: self.keep_until,
+            place: false,
+            quiet: false,
+        }
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
@@ -240,14 +216,6 @@ impl Fences {
             return;
         }
         (self.first_following, self.following) = (first, block);
-    }
-}
-
-impl Terms {
-    fn hold(&self, key: &LockKey, fence: u64, pulse: &Arc<Pulse>, validity: Validity) -> Arc<Hold> {
-        let fence = FencingToken::new(fence);
-        let hold = Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(pulse), validity);
-        Arc::new(hold.fixed(self.renewal == Renewal::Never).in_mode(self.mode))
     }
 }
 

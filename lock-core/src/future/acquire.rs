@@ -2,7 +2,8 @@
 //! clean-up.
 
 use std::{
-    future::Future,
+    fmt,
+    future::{Future, IntoFuture},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -13,9 +14,8 @@ use crate::{
     backend::BackendError,
     clock::Moment,
     engine::{
-        Engine, Timer,
-        inquiry::explanations::Found,
-        metrics,
+        Engine, Timer, metrics,
+        question::explanations::Found,
         queues::line::{Newcomer, WaiterId},
         tenure::Offer,
     },
@@ -37,7 +37,6 @@ use crate::{
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind: whatever a request in flight may have set is released in the background.
-#[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
     /// `None` once the key is acquired, or the request is over.
@@ -50,14 +49,12 @@ pub struct Acquire {
 }
 
 /// An acquired key that waits for its replicas.
-#[derive(Debug)]
 struct Confirming {
     confirm: Confirm,
     engine: Arc<Engine>,
 }
 
 /// How far it has come.
-#[derive(Debug)]
 struct Progress {
     step: Step,
     /// When the wait is over; known from the first poll on.
@@ -106,8 +103,54 @@ impl Drop for Acquire {
     }
 }
 
+impl LockRequest {
+    /// Acquires the lease, waiting until the key is free or `wait` has passed. Awaiting the request does the same; this future
+    /// can be named.
+    ///
+    /// The ttl counts from the moment the request is sent, so [`Lease::remaining`](crate::Lease::remaining) is already less.
+    ///
+    /// # Errors
+    /// * [`ErrorKind::Busy`] if `wait` has passed: nothing is held.
+    /// * [`ErrorKind::Backend`] if the backend did not answer: a lease that it may have set is released in the background.
+    /// * [`ErrorKind::Invalid`] for a key, a duration or permits out of range, before anything is sent.
+    /// * [`ErrorKind::WouldDeadlock`] inside a scoped form that holds the key.
+    /// * [`ErrorKind::Overloaded`] if more requests wait than the manager allows.
+    /// * [`ErrorKind::NotReplicated`] with a [`durability`](Self::durability); then also [`ErrorKind::Lost`] if the key was taken
+    ///   away meanwhile.
+    /// * [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`], [`ErrorKind::NoRuntime`] and
+    ///   [`ErrorKind::ShutDown`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{LockManager, future::Acquire};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let acquire: Acquire = manager.lock("goods:1").acquire();
+    /// let guard = acquire.await?;
+    /// assert!(guard.is_held());
+    /// # guard.release().await }
+    /// ```
+    pub fn acquire(self) -> Acquire {
+        Acquire::new(self)
+    }
+}
+
+impl IntoFuture for LockRequest {
+    type Output = <Acquire as Future>::Output;
+    type IntoFuture = Acquire;
+
+    fn into_future(self) -> Acquire {
+        self.acquire()
+    }
+}
+
 impl Acquire {
-    pub(crate) fn new(request: LockRequest) -> Self {
+    pub(super) fn new(request: LockRequest) -> Self {
         let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, overdue: false, now: Moment::NEVER };
         Self { request: Some(request), progress, confirming: None, watch: None }
     }
@@ -217,7 +260,8 @@ impl Progress {
         if let Step::Waiting { waiter, .. } = &step
             && let Some(id) = waiter.id
         {
-            engine.leave(id);
+            let now = engine.now();
+            engine.with(|state| state.queues.leave(id, now));
         }
     }
 
@@ -236,7 +280,7 @@ impl Progress {
                         Some(from) => Step::TakingUp(Box::new(TakeUp::new(engine, key.clone(), terms, from, now))),
                         None => {
                             // A backend that answers at once has answered by the time that the waiter is asked for.
-                            let waker = (!engine.answers_at_once()).then(|| cx.waker());
+                            let waker = (!engine.answers_at_once).then(|| cx.waker());
                             let newcomer = Newcomer { key, terms, tries: request.tries_once(), waker };
                             let id = Some(engine.arrive(newcomer, now)?);
                             Step::Waiting { waiter: Waiter { id, known: waker.is_some() }, timer: None }
@@ -299,7 +343,7 @@ impl LockRequest {
 impl Waiter {
     fn poll(&mut self, engine: &Engine, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
         let Some(id) = self.id.filter(|_| !std::mem::take(&mut self.known)) else { return Poll::Pending };
-        let result = ready!(engine.poll_waiter(id, cx.waker(), now));
+        let result = ready!(engine.with(|state| state.queues.poll(id, cx.waker(), now)));
         self.id = None;
         Poll::Ready(result)
     }
@@ -307,26 +351,15 @@ impl Waiter {
     /// Ends its wait. Pending if the first answer is still to come.
     fn give_up(&mut self, engine: &Engine, now: Moment) -> Poll<Error> {
         let Some(id) = self.id else { unreachable!("its answer has ended the future") };
-        let error = ready!(engine.give_up(id, now));
+        let error = ready!(engine.with(|state| state.queues.give_up(id, now)));
         self.id = None;
         Poll::Ready(error)
     }
 }
 
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("began", &self.began).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Step {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Begin => "Begin",
-            Self::Waiting { .. } => "Waiting",
-            Self::TakingUp(_) => "TakingUp",
-            Self::Finished => "Finished",
-        })
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("request", &self.request).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 use std::{
-    future::Future,
+    fmt,
+    future::{Future, IntoFuture},
     pin::Pin,
     task::{Context, Poll, ready},
     vec,
@@ -8,8 +9,7 @@ use std::{
 use super::{Acquire, confirm::Confirm, together::Together};
 use crate::{
     clock::Moment,
-    error::ACQUIRE,
-    error::{Error, ErrorKind},
+    error::{ACQUIRE, Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     mode::Mode,
@@ -21,7 +21,6 @@ use crate::{
 ///
 /// # Cancel safety
 /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
-#[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireAll {
     request: LockAllRequest,
@@ -37,7 +36,6 @@ pub struct AcquireAll {
 }
 
 /// The keys that are still to be acquired.
-#[derive(Debug)]
 enum Keys {
     /// Those of the request.
     All,
@@ -46,8 +44,49 @@ enum Keys {
     Finished,
 }
 
+impl LockAllRequest {
+    /// Acquires all leases or none. `wait` bounds the total.
+    ///
+    /// Up to 256 keys that are free take one round trip: one call acquires all of them, or none. (In a cluster each slot is
+    /// a part of that call; what one part has taken is given back if another cannot be had.) If one of the keys is busy, the keys are
+    /// acquired one after the other in the order of their bytes. The request then waits for a key only while it holds smaller
+    /// ones, so two such requests cannot deadlock.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
+    /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key, and when there are more than 5,000.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["account:7", "account:3"]).acquire().await?; // or: .await? on the request
+    /// let keys: Vec<_> = guard.leases().iter().map(|lease| lease.key()).collect();
+    /// assert_eq!(keys, ["account:3", "account:7"]);
+    /// # guard.release().await }
+    /// ```
+    pub fn acquire(self) -> AcquireAll {
+        AcquireAll::new(self)
+    }
+}
+
+impl IntoFuture for LockAllRequest {
+    type Output = <AcquireAll as Future>::Output;
+    type IntoFuture = AcquireAll;
+
+    fn into_future(self) -> AcquireAll {
+        self.acquire()
+    }
+}
+
 impl AcquireAll {
-    pub(crate) fn new(request: LockAllRequest) -> Self {
+    fn new(request: LockAllRequest) -> Self {
         Self {
             request,
             keys: Keys::All,
@@ -146,5 +185,11 @@ impl Future for AcquireAll {
         self.confirm = None;
         self.guards.clear();
         Poll::Ready(result)
+    }
+}
+
+impl fmt::Debug for AcquireAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireAll").field("request", &self.request).finish_non_exhaustive()
     }
 }

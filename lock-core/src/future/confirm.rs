@@ -13,28 +13,20 @@ use crate::{
     engine::{Response, tenure::Renewing},
     error::{ACQUIRE, Error, ErrorKind},
     guard::LockGuard,
-    replicas::Replicas,
+    replicas::{OTHERS_WAIT, Replicas},
 };
 
 /// Waits until replicas have some leases. If they do not in time, it releases all leases before it returns the error.
 ///
 /// Dropping it releases the leases.
 pub(super) struct Confirm {
-    step: Step,
-}
-
-enum Step {
-    Asked {
-        /// Declared before the guards, and so dropped before them: their drop wakes the engine, which must find then that no future
-        /// waits for the replicas.
-        response: Response,
-        confirmations: Vec<Confirmation>,
-        guards: Vec<LockGuard>,
-    },
-    /// Nothing was to be asked.
-    Known(Vec<LockGuard>),
-    Releasing(ReleaseAll, Error),
-    Finished,
+    /// `None` if nothing was to be asked. Declared before the guards, and so dropped before them: their drop wakes the engine, which
+    /// must find then that no future waits for the replicas.
+    response: Option<Response>,
+    confirmations: Vec<Confirmation>,
+    guards: Vec<LockGuard>,
+    /// The releases after a failure.
+    failed: Option<(ReleaseAll, Error)>,
 }
 
 /// A request for one of the leases.
@@ -60,39 +52,27 @@ impl Confirm {
             }
         }
         let engine = guards.first().and_then(LockGuard::engine).filter(|_| !batch.is_empty());
-        let step = match engine.map(|engine| engine.confirm(batch, replicas)) {
-            Some(response) => Step::Asked { response, confirmations, guards },
-            None => Step::Known(guards),
-        };
-        Self { step }
+        let more = replicas.timeout() + OTHERS_WAIT;
+        let response = engine.map(|engine| engine.call(batch).with_more_time(more));
+        Self { response, confirmations, guards, failed: None }
     }
 
     /// Waits for the answer. The guards come back in their order.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<LockGuard>, Error>> {
-        loop {
-            let outcomes = match &mut self.step {
-                Step::Asked { response, .. } => ready!(Pin::new(response).poll(cx)).map(|answer| answer.outcomes),
-                Step::Known(_) => Ok(Outcomes::new()),
-                Step::Releasing(releases, _) => {
-                    // The engine retries a release that fails, so the error of the acquire is returned in any case.
-                    let _ = ready!(Pin::new(releases).poll(cx));
-                    Ok(Outcomes::new())
-                }
-                Step::Finished => unreachable!("its future has ended by then"),
-            };
-            let (guards, failed) = match std::mem::replace(&mut self.step, Step::Finished) {
-                Step::Asked { confirmations, guards, .. } => {
-                    let failed = answered(&guards, &confirmations, outcomes);
-                    (guards, failed)
-                }
-                Step::Known(guards) => (guards, None),
-                Step::Releasing(_, error) => return Poll::Ready(Err(error)),
-                Step::Finished => unreachable!("it was looked at"),
-            };
+        if self.failed.is_none() {
+            let mut failed = None;
+            if let Some(response) = &mut self.response {
+                let outcomes = ready!(Pin::new(response).poll(cx)).map(|answer| answer.outcomes);
+                failed = answered(&self.guards, &self.confirmations, outcomes);
+            }
+            let guards = std::mem::take(&mut self.guards);
             let Some(error) = failed.or_else(|| guards.iter().find_map(ended)) else { return Poll::Ready(Ok(guards)) };
-            let releases = ReleaseAll::new(guards.into_iter().map(LockGuard::release_at_once).collect());
-            self.step = Step::Releasing(releases, error);
+            self.failed = Some((ReleaseAll::new(guards.into_iter().map(LockGuard::release_at_once)), error));
         }
+        let Some((releases, error)) = &mut self.failed else { unreachable!("it was set above") };
+        // The engine retries a release that fails, so the error of the acquire is returned in any case.
+        let _ = ready!(Pin::new(releases).poll(cx));
+        Poll::Ready(Err(error.clone()))
     }
 }
 
@@ -128,7 +108,7 @@ impl Confirmation {
         let error = match outcome {
             Ok(Outcome::Renewed { .. }) => {
                 if let Some(engine) = guard.engine() {
-                    engine.replicated(&self.request, self.sent);
+                    engine.with(|state| state.queues.replicated(&self.request, self.sent));
                 }
                 return Ok(());
             }
@@ -148,11 +128,5 @@ impl Confirmation {
             Some(said) => error.detail(said),
             None => error,
         })
-    }
-}
-
-impl std::fmt::Debug for Confirm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Confirm").finish_non_exhaustive()
     }
 }

@@ -26,6 +26,7 @@ pub(crate) mod reentry;
 pub(crate) mod release;
 mod take_up;
 mod together;
+mod wanted;
 
 pub use self::{
     acquire::Acquire,

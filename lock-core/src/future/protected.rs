@@ -9,16 +9,14 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
+use smallvec::{SmallVec, smallvec};
 
 use crate::{
     end::{End, OnLost},
     engine::hold::Hold,
     error::{Error, ErrorKind, KEEP},
     flood::Flood,
-    future::{
-        reentry::Held,
-        release::{Release, ReleaseAll},
-    },
+    future::{reentry::Held, release::ReleaseAll},
     guard::{LockAllGuard, LockGuard},
 };
 
@@ -43,7 +41,7 @@ pin_project! {
         Working {
             #[pin]
             work: F,
-            guard: Guard,
+            guards: Guards,
             on_lost: OnLost,
             // Which lease was lost, if the work goes on all the same.
             lost: Option<(Arc<Hold>, End)>,
@@ -52,7 +50,7 @@ pin_project! {
             held: Option<Held>,
         },
         Releasing {
-            release: Releasing,
+            release: ReleaseAll,
             output: Option<F::Output>,
         },
         Finished,
@@ -87,7 +85,7 @@ impl LockGuard {
     /// ```
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
         let on_lost = self.on_lost;
-        Protected::new(self, work, on_lost)
+        Protected::new(smallvec![self], work, on_lost)
     }
 }
 
@@ -116,36 +114,18 @@ impl LockAllGuard {
     /// ```
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
         let on_lost = self.guards.first().map_or_else(OnLost::default, |guard| guard.on_lost);
-        Protected::all(self, work, on_lost)
+        Protected::new(self.guards.into(), work, on_lost)
     }
 }
 
-/// One guard or several.
-enum Guard {
-    One(LockGuard),
-    All(LockAllGuard),
-}
-
-/// One release or several.
-enum Releasing {
-    One(Release),
-    All(ReleaseAll),
-}
+/// One guard as a rule, which is kept without an allocation.
+type Guards = SmallVec<[LockGuard; 1]>;
 
 impl<F: Future> Protected<F> {
-    pub(crate) fn new(mut guard: LockGuard, work: F, on_lost: OnLost) -> Self {
-        guard.set_unfinished(true);
-        Self::working(Guard::One(guard), work, on_lost)
-    }
-
-    pub(crate) fn all(mut guard: LockAllGuard, work: F, on_lost: OnLost) -> Self {
-        guard.set_unfinished(true);
-        Self::working(Guard::All(guard), work, on_lost)
-    }
-
-    fn working(guard: Guard, work: F, on_lost: OnLost) -> Self {
-        let span = guard.span();
-        Self { state: State::Working { work, guard, on_lost, lost: None, span, held: None } }
+    fn new(mut guards: Guards, work: F, on_lost: OnLost) -> Self {
+        guards.iter_mut().for_each(|guard| guard.set_unfinished(true));
+        let span = span(&guards);
+        Self { state: State::Working { work, guards, on_lost, lost: None, span, held: None } }
     }
 
     /// Sets what happens to this work when its lease is lost. Default: the policy of the request
@@ -186,29 +166,28 @@ impl<F: Future> Future for Protected<F> {
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                StateProj::Working { mut work, guard, on_lost, lost, span, held } => {
+                StateProj::Working { mut work, guards, on_lost, lost, span, held } => {
                     let entered = span.enter();
                     let first = held.is_none();
                     let looks = *on_lost != OnLost::Ignore && lost.is_none();
                     if looks
-                        && (first || guard.poll_ended(cx))
-                        && let Some(ended) = guard.ended()
+                        && (first || poll_ended(guards, cx))
+                        && let Some(ended) = ended(guards)
                     {
                         if *on_lost == OnLost::Cancel {
-                            // The work is dropped here, and the guard after it.
+                            // The work is dropped here, and the guards after it.
                             drop(entered);
                             state.set(State::Finished);
                             return Poll::Ready(Err(ended.0.error(KEEP, ended.1)));
                         }
                         *lost = Some(ended);
                     }
-                    let holding = held.take().unwrap_or_else(|| guard.enter());
-                    let (polled, holding) =
-                        holding.around(|| watch::poll(guard.guards(), cx, |cx| work.as_mut().poll(cx)));
+                    let holding = held.take().unwrap_or_else(|| enter(guards));
+                    let (polled, holding) = holding.around(|| watch::poll(guards, cx, |cx| work.as_mut().poll(cx)));
                     *held = holding;
                     let Poll::Ready(output) = polled else {
                         // Work that completes at its first poll needs no waker for a loss, so one is registered only now.
-                        if looks && first && guard.poll_ended(cx) {
+                        if looks && first && poll_ended(guards, cx) {
                             continue;
                         }
                         return Poll::Pending;
@@ -219,11 +198,12 @@ impl<F: Future> Future for Protected<F> {
                         return Poll::Ready(Err(hold.error(KEEP, end)));
                     }
                     let owned = state.as_mut().project_replace(State::Finished);
-                    let StateOwned::Working { guard, .. } = owned else { unreachable!("matched above") };
-                    state.set(State::Releasing { release: guard.release(), output: Some(output) });
+                    let StateOwned::Working { guards, .. } = owned else { unreachable!("matched above") };
+                    let release = ReleaseAll::new(guards.into_iter().map(LockGuard::release));
+                    state.set(State::Releasing { release, output: Some(output) });
                 }
                 StateProj::Releasing { release, output } => {
-                    if let Err(error) = ready!(release.poll(cx)) {
+                    if let Err(error) = ready!(Pin::new(release).poll(cx)) {
                         log_unreleased(&error);
                     }
                     let output = output.take().expect("the output is taken once, on completion");
@@ -255,63 +235,30 @@ impl<F: Future> fmt::Debug for Protected<F> {
     }
 }
 
-impl Guard {
-    /// The leases that the task holds while it polls the work.
-    fn enter(&self) -> Held {
-        let manager = self.guards().first().and_then(LockGuard::manager);
-        Held::enter(manager, self.holds())
-    }
-
-    fn guards(&self) -> &[LockGuard] {
-        match self {
-            Self::One(guard) => std::slice::from_ref(guard),
-            Self::All(guard) => guard.guards(),
-        }
-    }
-
-    fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
-        self.guards().iter().map(|guard| guard.lease().hold())
-    }
-
-    /// Which lease has ended, if one has.
-    fn ended(&self) -> Option<(Arc<Hold>, End)> {
-        self.holds().find_map(|hold| hold.check().err().map(|end| (Arc::clone(hold), end)))
-    }
-
-    /// Whether a lease has ended; has the task woken when one does.
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> bool {
-        match self {
-            Self::One(guard) => guard.poll_ended(cx).is_ready(),
-            Self::All(guard) => guard.poll_ended(cx).is_ready(),
-        }
-    }
-
-    fn span(&self) -> tracing::Span {
-        match self {
-            Self::One(guard) => {
-                tracing::debug_span!("lock.hold", key = guard.key(), fencing_token = guard.fencing_token().get())
-            }
-            Self::All(guard) => {
-                tracing::debug_span!("lock.hold", keys = ?guard.guards().iter().map(|guard| guard.key()).collect::<Vec<_>>())
-            }
-        }
-    }
-
-    fn release(self) -> Releasing {
-        match self {
-            Self::One(guard) => Releasing::One(guard.release()),
-            Self::All(guard) => Releasing::All(guard.release()),
-        }
-    }
+/// The leases that the task holds while it polls the work.
+fn enter(guards: &[LockGuard]) -> Held {
+    Held::enter(guards.first().and_then(LockGuard::manager), holds(guards))
 }
 
-impl Releasing {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        match self {
-            Self::One(release) => Pin::new(release).poll(cx),
-            Self::All(release) => Pin::new(release).poll(cx),
-        }
+fn holds(guards: &[LockGuard]) -> impl Iterator<Item = &Arc<Hold>> {
+    guards.iter().map(|guard| guard.lease().hold())
+}
+
+/// Which lease has ended, if one has.
+fn ended(guards: &[LockGuard]) -> Option<(Arc<Hold>, End)> {
+    holds(guards).find_map(|hold| hold.check().err().map(|end| (Arc::clone(hold), end)))
+}
+
+/// Whether a lease has ended; has the task woken when one does.
+fn poll_ended(guards: &mut [LockGuard], cx: &mut Context<'_>) -> bool {
+    guards.iter_mut().any(|guard| guard.poll_ended(cx).is_ready())
+}
+
+fn span(guards: &[LockGuard]) -> tracing::Span {
+    if let [guard] = guards {
+        return tracing::debug_span!("lock.hold", key = guard.key(), fencing_token = guard.fencing_token().get());
     }
+    tracing::debug_span!("lock.hold", keys = ?guards.iter().map(|guard| guard.key()).collect::<Vec<_>>())
 }
 
 /// The hook of the test kit, which polls the work of a whole process in the place of [`Protected`]. Its types are public only for the kit.

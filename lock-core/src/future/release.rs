@@ -5,6 +5,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use smallvec::SmallVec;
+
 use crate::{
     backend::{Answer, BackendError, Outcome},
     clock::Moment,
@@ -24,10 +26,8 @@ pub struct Release {
 }
 
 enum Step {
-    /// It was lost before.
-    Lost(Error),
-    /// The next hold of the tenure has followed in the process.
-    Passed,
+    /// The lease was lost before, or the next hold of the tenure has followed in the process.
+    Done(Result<(), Error>),
     Sent(LockKey, Response),
     Finished,
 }
@@ -35,15 +35,15 @@ enum Step {
 impl Release {
     pub(crate) fn new(engine: &Engine, key: &LockKey, hold: HoldId, now: Moment) -> Self {
         let step = match engine.release(hold, now) {
-            Departure::Passed => Step::Passed,
-            Departure::Over => Step::Lost(Error::lost(RELEASE, key, LossReason::Taken)),
+            Departure::Passed => Step::Done(Ok(())),
+            Departure::Over => Step::Done(Err(Error::lost(RELEASE, key, LossReason::Taken))),
             Departure::Released(response) => Step::Sent(key.clone(), response),
         };
         Self { step }
     }
 
     pub(crate) fn lost(hold: &Hold, reason: LossReason) -> Self {
-        Self { step: Step::Lost(hold.error(RELEASE, End::Lost(reason))) }
+        Self { step: Step::Done(Err(hold.error(RELEASE, End::Lost(reason)))) }
     }
 }
 
@@ -70,8 +70,7 @@ impl Future for Release {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.step, Step::Finished) {
-            Step::Lost(error) => Poll::Ready(Err(error)),
-            Step::Passed => Poll::Ready(Ok(())),
+            Step::Done(result) => Poll::Ready(result),
             Step::Sent(key, mut response) => match Pin::new(&mut response).poll(cx) {
                 Poll::Ready(result) => Poll::Ready(read(&key, result)),
                 Poll::Pending => {
@@ -97,13 +96,13 @@ impl fmt::Debug for Release {
 #[derive(Debug)]
 #[must_use = "the answer of a release is lost unless it is awaited; drop the guard if it does not matter"]
 pub struct ReleaseAll {
-    releases: Vec<Release>,
+    releases: SmallVec<[Release; 1]>,
     failed: Option<Error>,
 }
 
 impl ReleaseAll {
-    pub(crate) fn new(releases: Vec<Release>) -> Self {
-        Self { releases, failed: None }
+    pub(crate) fn new(releases: impl Iterator<Item = Release>) -> Self {
+        Self { releases: releases.collect(), failed: None }
     }
 }
 

@@ -52,10 +52,6 @@ impl LockAllGuard {
         Self { guards, leases, waited }
     }
 
-    pub(crate) fn guards(&self) -> &[LockGuard] {
-        &self.guards
-    }
-
     /// See [`LockGuard::set_unfinished`].
     pub(crate) fn set_unfinished(&mut self, unfinished: bool) {
         self.guards.iter_mut().for_each(|guard| guard.set_unfinished(unfinished));
@@ -195,6 +191,6 @@ impl LockAllGuard {
     /// # Cancel safety
     /// Dropping the future releases the leases in the background.
     pub fn release(self) -> ReleaseAll {
-        ReleaseAll::new(self.guards.into_iter().map(LockGuard::release).collect())
+        ReleaseAll::new(self.guards.into_iter().map(LockGuard::release))
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     End, Error, ErrorKind, LossReason,
     engine::{
         Engine,
-        cleanup::{Doubt, Parting},
+        cleanup::{Doubt, PendingRelease},
     },
     error::{Argument, DOWNGRADE},
     mode::Mode,
@@ -60,30 +60,30 @@ impl LockGuard {
         let (engine, id) = self.held.take().ok_or_else(gone)?;
         let now = engine.now();
         let latest = hold.latest();
-        let left = engine.hand_over(id).ok_or_else(gone)?;
+        let left = engine.with(|state| state.queues.hand_over(id, now)).ok_or_else(gone)?;
         hold.finish(End::HandedOver);
-        let parting = left.parting();
+        let pending = left.pending();
         let options = LeaseOptions {
             ttl: Some(left.ttl.get()),
             wait: Some(std::time::Duration::ZERO),
             renewal: Some(left.renewal()),
             max_hold: latest.map(|latest| latest.since(now)),
-            at_least: Some(parting.keep_until.since(now)),
+            at_least: Some(pending.keep_until.since(now)),
             on_lost: Some(self.on_lost),
             durability: None,
         };
         let request = LockRequest {
             engine: Arc::clone(&engine),
-            keys: Ok(parting.key.clone()),
+            keys: Ok(pending.key.clone()),
             mode: Mode::Shared,
             take: None,
             clashes: false,
-            from: Some(parting.token),
+            from: Some(pending.token),
             options,
             since: hold.since,
             label: hold.label(),
         };
-        let _left = Left { engine, doubt: left.doubt(), parting };
+        let _left = Left { engine, doubt: left.doubt(), pending };
         request.acquire().await.map_err(|error| match error.kind() {
             ErrorKind::NotHeld => ended(End::Lost(LossReason::Taken)),
             _ => error,
@@ -94,14 +94,14 @@ impl LockGuard {
 /// The exclusive token. It is released also if the lease goes on without it: of several nodes, one that was late may have it.
 struct Left {
     engine: Arc<Engine>,
-    parting: Parting,
+    pending: PendingRelease,
     doubt: Doubt,
 }
 
 impl Drop for Left {
     fn drop(&mut self) {
         // Nobody else takes it up: a grant to it from now on is released.
-        self.engine.end_hand_over(self.parting.token);
-        self.engine.clean_up(self.parting.clone(), self.doubt);
+        self.engine.state().queues.handed_over.remove(&self.pending.token);
+        self.engine.clean_up(self.pending.clone(), self.doubt);
     }
 }

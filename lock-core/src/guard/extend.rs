@@ -94,8 +94,8 @@ impl LockGuard {
         let sent = engine.now();
         // The local deadline goes down before anything is sent, and up only after the answer.
         let version = hold.lower(ttl.deadline(sent));
-        engine.extending(id, sent, ttl);
-        let Some(request) = engine.renewal_of(id, ttl) else {
+        let request = engine.with(|state| state.queues.tenures.extending(id, sent, ttl));
+        let Some(request) = request else {
             return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
         };
         Ok((Extension { engine, id, hold, ttl, sent, version }, request))
@@ -149,10 +149,10 @@ impl Extension<'_> {
             Ok(Outcome::Renewed { .. }) => {
                 // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
                 // the deadline is never later than the expiry, however long the answer took.
-                if let Some(slack) = hold.raise(ttl.deadline(sent), version) {
+                if let Some(slack) = hold.raise(hold.now(), ttl.deadline(sent), version) {
                     metrics::renewed(hold.label(), slack);
                 }
-                engine.extended(id, sent, ttl);
+                engine.with(|state| state.queues.tenures.extended(id, sent, ttl));
                 hold.check().map_err(ended)
             }
             Ok(Outcome::Gone) => {

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{
-    engine::inquiry::{Heard, message::Report},
+    engine::question::{Heard, message::Report},
     info::{Held, Holder, KeyInfo, Processes, Waiter},
     key::LockKey,
 };
@@ -74,7 +74,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{engine::inquiry::this_process, mode::Mode};
+    use crate::{engine::question::this_process, fencing::FencingToken, mode::Mode};
 
     #[test]
     fn readers_with_numbers_of_their_own_are_not_said_to_be_silent() {
@@ -83,7 +83,7 @@ mod tests {
             mode: Mode::Shared,
             held: Duration::ZERO,
             ttl: Duration::from_secs(9),
-            fencing_token: fence.into(),
+            fencing_token: FencingToken::new(fence),
             trace: String::new(),
         };
         let mut answers = Answers::default();

@@ -5,7 +5,7 @@ use futures_util::future::join;
 use super::{LockManager, answers::Answers};
 use crate::{
     backend::{BackendError, Batch, BusyReason, Operation, Outcome},
-    engine::inquiry::message::Subject,
+    engine::question::message::Subject,
     error::Error,
     info::{Held, KeyInfo},
     key::LockKey,
@@ -52,7 +52,7 @@ impl LockManager {
         if held.is_none() {
             return Ok(Answers::of_nobody().describe(&key, None));
         }
-        let heard = self.engine.inquire(Subject::Key(key.clone())).await.ok();
+        let heard = self.engine.ask_managers(Subject::Key(key.clone())).await.ok();
         Ok(Answers::of(heard).describe(&key, held))
     }
 
@@ -85,7 +85,7 @@ impl LockManager {
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<KeyInfo>, Error> {
         self.engine.admit(LIST)?;
         let prefix = format!("{}{}", self.settings.prefix, prefix.as_ref());
-        let asked = self.engine.inquire(Subject::Prefix(prefix.clone()));
+        let asked = self.engine.ask_managers(Subject::Prefix(prefix.clone()));
         let (keys, heard) = join(self.engine.list(prefix), asked).await;
         let mut keys = keys.map_err(|error| Error::backend(LIST, None, error))?;
         let mut answers = Answers::of(heard.ok());

@@ -1,49 +1,12 @@
-use std::{
-    future::{Future, IntoFuture},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{LockRequest, none_if_busy};
-use crate::{
-    error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey, leases::Leases, mode::Mode,
-    options::LeaseOptions,
-};
+use crate::{error::Error, guard::LockAllGuard, key::LockKey, leases::Leases, mode::Mode, options::LeaseOptions};
 
 /// A request for several leases, all or none; [`LockManager::lock_all`](crate::LockManager::lock_all) begins it.
 pub type LockAllRequest = LockRequest<Vec<(LockKey, Mode)>>;
 
 impl LockAllRequest {
-    /// Acquires all leases or none. `wait` bounds the total.
-    ///
-    /// Up to 256 keys that are free take one round trip: one call acquires all of them, or none. (In a cluster each slot is
-    /// a part of that call; what one part has taken is given back if another cannot be had.) If one of the keys is busy, the keys are
-    /// acquired one after the other in the order of their bytes. The request then waits for a key only while it holds smaller
-    /// ones, so two such requests cannot deadlock.
-    ///
-    /// # Errors
-    /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
-    /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key, and when there are more than 5,000.
-    ///
-    /// # Cancel safety
-    /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let guard = manager.lock_all(["account:7", "account:3"]).acquire().await?; // or: .await? on the request
-    /// let keys: Vec<_> = guard.leases().iter().map(|lease| lease.key()).collect();
-    /// assert_eq!(keys, ["account:3", "account:7"]);
-    /// # guard.release().await }
-    /// ```
-    pub fn acquire(self) -> AcquireAll {
-        AcquireAll::new(self)
-    }
-
     /// Tries once to acquire all leases. Returns `None` if one of the keys is busy.
     ///
     /// # Errors
@@ -143,14 +106,5 @@ impl LockAllRequest {
             since: self.since,
             label: self.label,
         }
-    }
-}
-
-impl IntoFuture for LockAllRequest {
-    type Output = <AcquireAll as Future>::Output;
-    type IntoFuture = AcquireAll;
-
-    fn into_future(self) -> AcquireAll {
-        self.acquire()
     }
 }

@@ -3,7 +3,7 @@
 use super::LockRequest;
 use crate::{
     backend::BackendError,
-    engine::tenure::Terms,
+    engine::terms::Terms,
     error::{ACQUIRE, Argument, Error},
     key::LockKey,
     mode::Mode,
@@ -31,9 +31,9 @@ impl<K> LockRequest<K> {
 
     /// Why its durability or its permits cannot be had of the backend, if it has any.
     fn refused(&self) -> Option<BackendError> {
-        let replicas = self.options.replicas().and_then(|_| self.engine.waits_for_replicas().err());
+        let replicas = self.options.replicas().and_then(|_| self.engine.backend.waits_for_replicas().err());
         let counts = matches!(self.mode, Mode::Permits { .. });
-        replicas.or_else(|| if counts { self.engine.counts_permits().err() } else { None })
+        replicas.or_else(|| if counts { self.engine.backend.counts_permits().err() } else { None })
     }
 
     fn terms(&self) -> Result<Terms, Error> {

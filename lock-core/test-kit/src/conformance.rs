@@ -14,12 +14,12 @@ mod shares;
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Backend, Batch, BusyReason, Calls, Operation, Outcome, Release, Renew, Reports, Token},
+    backend::{Acquire, Backend, Batch, BusyReason, Calls, Notice, Operation, Outcome, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
 use rand::{RngExt, rngs::StdRng};
-use tokio::time::Instant;
+use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
 
 /// Checks a backend, polling its upkeep meanwhile.
 ///
@@ -36,14 +36,14 @@ use tokio::time::Instant;
 pub async fn run(backend: impl Backend) {
     let mut random: StdRng = rand::make_rng();
     let prefix = format!("conformance:{:016x}:", random.random::<u64>());
-    let (calls, told) = Calls::__to_a_test(format!("lock-core:calls:{prefix}").into());
+    let (calls, notices) = Calls::new(format!("lock-core:calls:{prefix}").into());
     let mut suite = Suite {
         backend: &backend,
         random,
         prefix,
         keys: 0,
         channel: Arc::clone(calls.channel()),
-        told,
+        notices,
         listens: false,
     };
     tokio::select! {
@@ -58,7 +58,7 @@ struct Suite<'a> {
     prefix: String,
     keys: u32,
     channel: Arc<str>,
-    told: Reports,
+    notices: UnboundedReceiver<Notice>,
     /// Whether the backend has said that it notifies waiters.
     listens: bool,
 }

@@ -143,11 +143,11 @@ impl Quorum {
             let ledger = self.ledger();
             requests.extract_if(.., |request| ledger.is_slow(request.asked.node)).collect()
         };
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for request in slow {
             // Without an upkeep it is dropped, as those to other nodes are.
-            if let Some(left) = &*left {
-                let _ = left.send(request.left());
+            if let Some(left) = &left {
+                let _ = left.send(self.hear_late(request.left()));
             }
         }
     }

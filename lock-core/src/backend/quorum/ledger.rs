@@ -1,4 +1,4 @@
-//! The ledger of a quorum: what each node is known to have, and which releases it is still owed; pure.
+//! The ledger of a quorum: what each node is known to have, and which releases to it are pending; pure.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Release, Renew, Token},
     clock::Moment,
-    engine::cleanup::{AT_ONCE, Parting, Try},
+    engine::cleanup::{AT_ONCE, PendingRelease, Try},
     key::LockKey,
     ttl::Ttl,
 };
@@ -197,7 +197,7 @@ impl Ledger {
     }
 
     /// Takes a node's answer to what it was asked; what does not count as a renewal becomes [`Outcome::Gone`]. Returns
-    /// whether the node is owed a release.
+    /// whether a release to the node is pending.
     pub(super) fn answered(
         &mut self,
         asked: &Asked,
@@ -234,7 +234,7 @@ impl Ledger {
                             // The token was released after this acquire was sent. In order, the release came second and has removed it;
                             // only an acquire that was executed out of order has to be released once more.
                             if late {
-                                self.nodes[asked.node].owe_again(acquire, now);
+                                self.nodes[asked.node].release_once_more(acquire, now);
                             }
                         }
                         Some(Ok(outcome)) => self.acquire_answered(asked, acquire, outcome, now),
@@ -253,7 +253,7 @@ impl Ledger {
                 Operation::Inspect { .. } | Operation::Force { .. } => {}
             }
         }
-        !self.nodes[asked.node].owed.is_empty() || self.nodes.iter().any(|node| !node.looks.is_empty())
+        !self.nodes[asked.node].pending.is_empty() || self.nodes.iter().any(|node| !node.looks.is_empty())
     }
 
     /// Takes a node's answer to the acquire of a token that is not over.
@@ -299,7 +299,7 @@ impl Ledger {
         let state = &mut self.nodes[asked.node];
         let doubt = state.released(release.token, is_answer, asked, epoch);
         if !asked.needless.contains(&release.token) && (!is_answer || doubt.is_some()) {
-            state.owe_release(release, doubt, asked.sent, self.longest, now);
+            state.add_pending_release(release, doubt, asked.sent, self.longest, now);
         }
     }
 
@@ -336,7 +336,7 @@ impl Ledger {
         }
     }
 
-    /// Takes note that no request waits for a node's answer, in an epoch of the node. Returns whether the node is owed a release.
+    /// Takes note that no request waits for a node's answer, in an epoch of the node. Returns whether a release to the node is pending.
     pub(super) fn unheard(&mut self, asked: &Asked, now: Moment, epoch: u64) -> bool {
         let left = asked.has_left(epoch);
         let longest = self.longest;
@@ -363,17 +363,21 @@ impl Ledger {
                     let doubt = state.unanswered.get(&acquire.token).map(|unanswered| unanswered.doubt);
                     if let (true, Some(doubt)) = (state.settle(acquire.token, !left) && left, doubt) {
                         // It was released meanwhile, and may have been sent twice (by its hash, then by its source).
-                        state.owe(Parting::at_once(acquire.key.clone(), acquire.token).quietly(), doubt, now);
+                        state.add_pending(
+                            PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly(),
+                            doubt,
+                            now,
+                        );
                     }
                 }
                 Operation::Release(release) if !asked.needless.contains(&release.token) => {
                     let doubt = state.unanswered.get(&release.token).map(|unanswered| unanswered.doubt);
-                    state.owe_release(release, doubt, asked.sent, longest, now);
+                    state.add_pending_release(release, doubt, asked.sent, longest, now);
                 }
                 _ => {}
             }
         }
-        !state.owed.is_empty() || state.probe.is_some() || !state.looks.is_empty()
+        !state.pending.is_empty() || state.probe.is_some() || !state.looks.is_empty()
     }
 
     /// Takes note that a request is left to the upkeep.
@@ -386,9 +390,9 @@ impl Ledger {
         self.left -= 1;
     }
 
-    /// Whether no node is owed a release, or may still answer one.
+    /// Whether no release to a node is pending, and no node may still answer one.
     pub(super) fn is_settled(&self) -> bool {
-        self.left == 0 && self.nodes.iter().all(|node| node.owed.is_empty())
+        self.left == 0 && self.nodes.iter().all(|node| node.pending.is_empty())
     }
 
     /// The questions for a node that is to be checked: about leases that it may have, or none.
@@ -397,17 +401,17 @@ impl Ledger {
         Asked::new(node, batch, sent, way)
     }
 
-    /// Whether only nodes that do not answer are owed releases.
+    /// Whether releases are pending only to nodes that do not answer.
     pub(super) fn is_held_up(&self) -> bool {
-        !self.is_settled() && self.left == 0 && self.nodes.iter().all(|node| node.owed.is_empty() || node.silent)
+        !self.is_settled() && self.left == 0 && self.nodes.iter().all(|node| node.pending.is_empty() || node.silent)
     }
 
     /// When a release is sent to a node again.
     pub(super) fn next(&self) -> Option<Moment> {
         let next = |node: &Node| {
-            let owed = node.owed.next().filter(|_| !node.paying);
+            let pending = node.pending.next().filter(|_| !node.releasing);
             let look = if node.looks.is_empty() { node.probe } else { Some(AT_ONCE) };
-            [owed, look.filter(|_| !node.looking)]
+            [pending, look.filter(|_| !node.looking)]
         };
         self.nodes.iter().flat_map(next).flatten().min()
     }
@@ -428,8 +432,8 @@ impl Ledger {
     /// Starts again after the upkeep has ended, and with it all its calls in flight.
     pub(super) fn restart(&mut self, now: Moment) {
         for node in &mut self.nodes {
-            (node.listening, node.paying, node.looking, node.probe) = (false, false, false, None);
-            node.owed.restart(now);
+            (node.listening, node.releasing, node.looking, node.probe) = (false, false, false, None);
+            node.pending.restart(now);
         }
     }
 }

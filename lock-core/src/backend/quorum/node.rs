@@ -9,7 +9,7 @@ use super::asked::{Asked, Way};
 use crate::{
     backend::{Acquire, Answer, BackendError, Batch, Operation, Place, Release, Renew, Token},
     clock::Moment,
-    engine::cleanup::{CleanUp, Doubt, Parting, Try},
+    engine::cleanup::{CleanUp, Doubt, PendingRelease, Try},
     key::LockKey,
     ttl::{MIN_TTL, Ttl},
 };
@@ -35,10 +35,10 @@ pub(super) struct Node {
     /// Tokens that have a place there, as far as is known, and until when.
     pub(super) placed: HashMap<Token, Moment>,
     /// Releases that it has not answered, though the quorum may have.
-    pub(super) owed: CleanUp,
-    pub(super) owed_tokens: HashSet<Token>,
+    pub(super) pending: CleanUp,
+    pub(super) pending_tokens: HashSet<Token>,
     /// Whether a call with some of them is in flight.
-    pub(super) paying: bool,
+    pub(super) releasing: bool,
     /// When to ask it for a sign of life: its last answer did not come in time, so it is not known how slow it is.
     pub(super) probe: Option<Moment>,
     /// Leases to ask it for: its answer decides whether what this node or another one has of them counts.
@@ -223,7 +223,7 @@ impl Node {
     }
 
     /// Has a release sent again that was not answered, or leaves a doubt: until what it is for has expired.
-    pub(super) fn owe_release(
+    pub(super) fn add_pending_release(
         &mut self,
         release: &Release,
         doubt: Option<Doubt>,
@@ -231,45 +231,45 @@ impl Node {
         longest: Duration,
         now: Moment,
     ) {
-        let mut parting = Parting::at_once(release.key.clone(), release.token);
-        (parting.place, parting.quiet) = (release.place, release.quiet);
+        let mut pending = PendingRelease::at_once(release.key.clone(), release.token);
+        (pending.place, pending.quiet) = (release.place, release.quiet);
         if !release.after.is_zero() {
-            parting.keep_until = sent + release.after;
+            pending.keep_until = sent + release.after;
         }
         let until = release.until.min(sent + longest);
         // A token in doubt may have been renewed since.
         let until = doubt.map_or(until, |doubt| until.max(doubt.until));
         let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
         if now < until {
-            self.owe(parting, Doubt { until, unanswered_since }, now);
+            self.add_pending(pending, Doubt { until, unanswered_since }, now);
         }
     }
 
-    pub(super) fn owe(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
-        if self.owed_tokens.insert(parting.token) {
-            self.owed.push(parting, doubt, now);
+    pub(super) fn add_pending(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) {
+        if self.pending_tokens.insert(pending.token) {
+            self.pending.push(pending, doubt, now);
         }
     }
 
     /// Has the release of an acquire sent that was executed after its first release.
-    pub(super) fn owe_again(&mut self, acquire: &Acquire, now: Moment) {
-        let parting = Parting::at_once(acquire.key.clone(), acquire.token).quietly();
-        // (Also where another release of it is owed: that may have been sent before.)
-        self.owed.push(parting, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
+    pub(super) fn release_once_more(&mut self, acquire: &Acquire, now: Moment) {
+        let pending = PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly();
+        // (Also if another release of it is pending: that may have been sent before.)
+        self.pending.push(pending, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
     }
 
-    /// Takes the releases that are due to be sent again. Each must be answered by [`paid`](Self::paid).
+    /// Takes the releases that are due to be sent again. Each must be answered by [`releases_answered`](Self::releases_answered).
     pub(super) fn due(&mut self, now: Moment, most: usize) -> Option<Vec<Try>> {
-        let Self { owed, owed_tokens, paying, .. } = self;
-        if *paying {
+        let Self { pending, pending_tokens, releasing, .. } = self;
+        if *releasing {
             return None;
         }
-        owed.forget_expired(now, |token| {
-            owed_tokens.remove(&token);
+        pending.forget_expired(now, |token| {
+            pending_tokens.remove(&token);
         });
-        let due = owed.due(now, most);
-        *paying = !due.is_empty();
-        paying.then_some(due)
+        let due = pending.due(now, most);
+        *releasing = !due.is_empty();
+        releasing.then_some(due)
     }
 
     /// Whether it is due to be asked for leases, or for a sign of life: by what [`take_looks`](Self::take_looks) says
@@ -314,13 +314,13 @@ impl Node {
 
     /// Takes the answer to releases that were sent once more: when they were sent and when answered, and in which
     /// epoch.
-    pub(super) fn paid(
+    pub(super) fn releases_answered(
         &mut self,
         tries: Vec<Try>,
         result: &Result<Answer, BackendError>,
         (sent, now, epoch): (Moment, Moment, u64),
     ) {
-        (self.silent, self.paying) = (result.is_err(), false);
+        (self.silent, self.releasing) = (result.is_err(), false);
         if result.is_ok() {
             // The node may have become slower since its round trip was measured last.
             self.round_trip = self.round_trip.max(Some(now.since(sent)));
@@ -329,15 +329,15 @@ impl Node {
         for Try { entry, release } in tries {
             let answered = outcomes.next().is_some_and(Try::answered);
             let is_asked = |token| self.unanswered.get(&token).is_some_and(|entry| entry.under_way > 0);
-            if self.owed.tried_beside(entry, answered.then_some(epoch), (sent, now), is_asked) {
-                self.owed_tokens.remove(&release.token);
+            if self.pending.tried_beside(entry, answered.then_some(epoch), (sent, now), is_asked) {
+                self.pending_tokens.remove(&release.token);
             }
         }
     }
 
     /// Takes note that no request that was sent before the connection of an epoch was up will be executed.
     pub(super) fn settled(&mut self, epoch: u64, now: Moment) {
-        self.owed.settle(epoch, now);
+        self.pending.settle(epoch, now);
     }
 
     /// Forgets what has expired by itself, at a cost that spreads over the requests.

@@ -91,7 +91,7 @@ impl Future for Request {
                 }
             }
             if quorum.ledger().answered(asked, &mut result, now, epoch) {
-                quorum.owing.notify_one();
+                quorum.release_pending.notify_one();
             }
         }
         Poll::Ready(result)
@@ -106,7 +106,7 @@ impl Drop for Request {
         let Some(quorum) = self.quorum.upgrade() else { return };
         let epoch = quorum.nodes[self.asked.node].epoch();
         if !self.answered && quorum.ledger().unheard(&self.asked, quorum.clock.now(), epoch) {
-            quorum.owing.notify_one();
+            quorum.release_pending.notify_one();
         }
         if self.is_left {
             quorum.ledger().left_ended();

@@ -1,19 +1,25 @@
 //! The state that the calls to a quorum and its upkeep share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::sync::{Notify, mpsc::UnboundedSender};
 
 use super::{
     asked::Way,
     ledger::Ledger,
-    request::Request,
     voters::{Voters, same_server},
 };
 use crate::{
     backend::{Backend, BackendError},
     clock::Clock,
 };
+
+/// The rest of a request, which the upkeep polls.
+pub(super) type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The nodes, and what is known of them.
 pub(super) struct Quorum {
@@ -24,18 +30,18 @@ pub(super) struct Quorum {
     voters: Mutex<Voters>,
     /// Held while nodes are asked: what is entered first leaves first.
     pub(super) order: Mutex<()>,
-    /// Wakes the upkeep when a node is owed a release.
-    pub(super) owing: Notify,
+    /// Wakes the upkeep when a release to a node is pending.
+    pub(super) release_pending: Notify,
     /// Takes requests to slow nodes to the upkeep, once that runs.
-    pub(super) left: Mutex<Option<UnboundedSender<Request>>>,
+    pub(super) left: Mutex<Option<UnboundedSender<Ending>>>,
 }
 
 impl Quorum {
     pub(super) fn new(nodes: Vec<Arc<dyn Backend>>, clock: Arc<dyn Clock>) -> Self {
         let ledger = Mutex::new(Ledger::new(nodes.len()));
         let voters = Mutex::new(Voters::new(nodes.len()));
-        let (order, owing, left) = (Mutex::default(), Notify::new(), Mutex::default());
-        Self { nodes, clock, ledger, voters, order, owing, left }
+        let (order, release_pending, left) = (Mutex::default(), Notify::new(), Mutex::default());
+        Self { nodes, clock, ledger, voters, order, release_pending, left }
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {

@@ -7,7 +7,10 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use super::{request::Request, shared::Quorum};
+use super::{
+    request::Request,
+    shared::{Ending, Quorum},
+};
 use crate::{
     backend::{Answer, Batch, Calls, Grant, Notice, Operation, Outcome},
     clock::{Clock, Moment},
@@ -19,8 +22,6 @@ use futures_util::{
     stream::{FuturesUnordered, SelectAll, StreamExt, unfold},
 };
 use tokio::sync::mpsc::unbounded_channel;
-
-type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Quorum {
     pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
@@ -41,7 +42,9 @@ impl Quorum {
             self.tell_of_twins();
             let now = self.clock.now();
             endings.extend(
-                (0..self.nodes.len()).flat_map(|node| [self.pay(node, now), self.look(node, now, &calls)]).flatten(),
+                (0..self.nodes.len())
+                    .flat_map(|node| [self.send_pending(node, now), self.look(node, now, &calls)])
+                    .flatten(),
             );
             let next = self.ledger().next();
             tokio::select! {
@@ -64,15 +67,15 @@ impl Quorum {
                         news.into_iter().for_each(|any| calls.listening(any));
                     }
                 },
-                Some(request) = left.recv() => endings.push(self.hear_late(request)),
-                () = self.owing.notified() => {}
+                Some(ending) = left.recv() => endings.push(ending),
+                () = self.release_pending.notified() => {}
                 () = until(&*self.clock, next, now) => {}
             }
         }
     }
 
     /// Hears what a slow node answers, which nobody waits for, for as long as that is worth it.
-    fn hear_late(&self, request: Request) -> Ending {
+    pub(super) fn hear_late(&self, request: Request) -> Ending {
         let patience = self.ledger().patience([request.asked.node].into_iter());
         let limit = self.clock.sleep(patience);
         Box::pin(async move {
@@ -115,8 +118,8 @@ impl Quorum {
         }
     }
 
-    /// Tells a node what it has not answered, if that is due.
-    fn pay(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
+    /// Sends a node the releases that are pending, if that is due.
+    fn send_pending(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
         let tries = self.ledger().node(node).due(now, MOST)?;
         let this = Arc::clone(self);
         let backend = &self.nodes[node];
@@ -125,7 +128,7 @@ impl Quorum {
         Some(Box::pin(async move {
             let result = reply.await;
             let trip = (now, this.clock.now(), this.nodes[node].epoch());
-            this.ledger().node(node).paid(tries, &result, trip);
+            this.ledger().node(node).releases_answered(tries, &result, trip);
         }))
     }
 

@@ -2,21 +2,13 @@
 
 use std::{
     error::Error as _,
-    fmt,
     future::pending,
     panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use futures_util::{
-    FutureExt,
-    stream::{BoxStream, StreamExt},
-};
-use redis::RedisResult;
+use futures_util::{FutureExt, stream::StreamExt};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -24,36 +16,9 @@ use super::{
     connector::{Connector, Unanswered},
     failure,
     handshake::Failure,
+    provider::{Login, Logins, Provider},
 };
 use crate::caught;
-
-/// A user and a password.
-pub(super) struct Login {
-    pub(super) username: String,
-    pub(super) password: String,
-}
-
-/// The credentials of one connection, as they follow one another.
-pub(super) type Logins = BoxStream<'static, RedisResult<Login>>;
-
-/// The source of credentials, shared by all connections of a manager.
-#[derive(Clone)]
-pub(crate) struct Provider(Arc<dyn Fn() -> Logins + Send + Sync>);
-
-impl Provider {
-    #[cfg(feature = "credentials")]
-    pub(crate) fn of(provider: impl redis::StreamingCredentialsProvider + 'static) -> Self {
-        let login =
-            |auth: redis::BasicAuth| Login { username: auth.username().into(), password: auth.password().into() };
-        Self(Arc::new(move || provider.subscribe().map(move |auth| auth.map(login)).boxed()))
-    }
-}
-
-impl fmt::Debug for Provider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Provider")
-    }
-}
 
 impl Connector {
     /// Asks the provider, if there is one, for the credentials of a new connection. Also returns those that follow.

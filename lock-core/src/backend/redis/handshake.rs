@@ -25,11 +25,11 @@ use tokio::{
 use super::{
     connection::Driver,
     connector::{Connector, Role},
-    credentials::{Login, Logins},
     failure::{self, is_broken},
     former::Former,
     info::{self, field},
     names,
+    provider::{Login, Logins},
     slot::Tag,
     stream::{self, Address, Paced, Stream},
     tls,

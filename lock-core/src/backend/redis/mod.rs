@@ -16,6 +16,7 @@ mod link;
 mod listeners;
 mod names;
 mod pauses;
+mod provider;
 mod publish;
 mod renewals;
 mod replicas;
@@ -48,7 +49,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub(crate) use self::credentials::Provider;
+pub(crate) use self::provider::Provider;
 use self::{
     cluster::Cluster,
     connection::{Ask, Connection},

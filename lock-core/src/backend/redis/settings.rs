@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, io::tcp::TcpSettings};
 
 use super::{
-    credentials::Provider,
+    provider::Provider,
     spelling,
     stream::{self, Address},
     tls::Tls,

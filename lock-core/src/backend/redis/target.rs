@@ -5,8 +5,8 @@ use redis::IntoConnectionInfo;
 use super::{settings::Settings, spelling, stream::Address};
 use crate::{
     backend::{
+        host::{SENTINEL_PORT, with_port},
         options::ConnectOptions,
-        url::{SENTINEL_PORT, with_port},
     },
     error::BuildError,
 };

@@ -23,11 +23,11 @@ use super::{
     attempts::Attempts,
     connection::{About, Connection, Driver},
     connector::{Connector, Role, Unanswered},
-    credentials::Logins,
     failure,
     former::Former,
     handshake::Connected,
     pauses::{HURRIED_PAUSE, jittered, pauses},
+    provider::Logins,
     stream::Address,
 };
 use crate::{

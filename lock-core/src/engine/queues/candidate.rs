@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     backend::{BusyReason, Token},
     clock::Moment,
-    engine::cleanup::{Doubt, Parting},
+    engine::cleanup::{Doubt, PendingRelease},
     error::Error,
     key::LockKey,
 };
@@ -173,9 +173,9 @@ impl Candidate {
     }
 
     /// The token to release when the candidate gives up, or `None` if the backend surely has nothing of it.
-    pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
+    pub(crate) fn pending(&self, key: &LockKey) -> Option<(PendingRelease, Doubt)> {
         let left = self.placed || self.may_hold || self.doubt.unanswered_since.is_some();
-        left.then(|| (Parting::at_once(key.clone(), self.token).with_place(), self.doubt))
+        left.then(|| (PendingRelease::at_once(key.clone(), self.token).with_place(), self.doubt))
     }
 
     /// How long it waits before it asks again on its own account. `listening` says whether calls can come, and `jitter`
@@ -300,7 +300,7 @@ mod tests {
     fn an_answer_settles_the_requests_of_its_epoch_only() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let mut candidate = candidate();
-        assert!(candidate.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
+        assert!(candidate.pending(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
         candidate.sending(ttl.end(at(0)), 1);
         candidate.sending(ttl.end(at(10)), 2);
         candidate.answered(at(0), 2, false);

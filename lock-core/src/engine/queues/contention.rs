@@ -7,17 +7,18 @@ use rand::RngExt;
 use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
     TOTALS,
-    calls::{Item, RoundTrip},
     candidate::{Candidate, LONGEST_CHECK, Refusal},
+    in_flight::{Item, RoundTrip},
     line::{Standing, WaiterId},
 };
 use crate::{
-    backend::{self, BackendError, BusyReason, Grant, Notice, Outcome, Place, Token},
+    backend::{self, BackendError, BusyReason, Grant, Outcome, Place, Token},
     clock::Moment,
     end::End,
     engine::{
-        cleanup::{Doubt, Parting},
-        tenure::{Acquired, TenureId, Terms},
+        cleanup::{Doubt, PendingRelease},
+        tenure::{Acquired, TenureId},
+        terms::Terms,
         trust::{Placing, Told},
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
@@ -138,8 +139,8 @@ impl Queues {
         let waiter = self.lines.waiter(id);
         let anew = anew.in_mode(waiter.terms.mode);
         let Standing::InLine(Some(candidate)) = &mut waiter.state else { return };
-        let parting = Parting::at_once(waiter.key.clone(), candidate.token).with_place().quietly();
-        self.cleanup.push(parting, candidate.doubt(), now);
+        let pending = PendingRelease::at_once(waiter.key.clone(), candidate.token).with_place().quietly();
+        self.cleanup.push(pending, candidate.doubt(), now);
         // The release of the old token may be executed late. It would end the next lease if that had the same token.
         candidate.begin_anew(anew);
     }
@@ -152,7 +153,7 @@ impl Queues {
             && now >= self.totals_told
         {
             self.totals_told = now + TOTALS;
-            self.deferred.waits_for_other_total(waiter.key.clone(), waiter.terms.mode, total);
+            self.deferred.other_total = Some((waiter.key.clone(), waiter.terms.mode, total));
         }
         candidate.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
         let pause = candidate.pause(refusal, self.listening && !self.calls_refused, self.random.random());
@@ -205,7 +206,7 @@ impl Queues {
     pub(crate) fn release_stray(&mut self, key: LockKey, token: Token, doubt: Doubt, now: Moment) {
         // The holder's own release is still queued, and its caller awaits the outcome: a clean-up that came first would make that
         // release find nothing, and report a loss that never happened.
-        let is_released = |item: &Item| matches!(item, Item::Release(parting, ..) if parting.token == token);
+        let is_released = |item: &Item| matches!(item, Item::Release(pending, ..) if pending.token == token);
         if self.outbox.iter().any(is_released) {
             return;
         }
@@ -219,25 +220,11 @@ impl Queues {
             && !self.handed_over.contains_key(&token)
             && self.tenure_of(&key, token).is_none();
         if is_over {
-            let mut parting = Parting::at_once(key, token).with_place();
+            let mut pending = PendingRelease::at_once(key, token).with_place();
             // The message may come after its waiter has had the key, and has left it to expire at `at_least`. Releasing it at once would
             // free the key before that time.
-            parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
-            self.cleanup.push(parting, doubt, now);
-        }
-    }
-
-    /// Takes a message of the backend that was not asked for.
-    pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
-        match notice {
-            Notice::Granted(grant) => self.granted(grant, now),
-            Notice::Listening(listening) => self.listen(listening),
-            Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
-            Notice::Changed(None) => self.tenures.look_at_all(now),
-            Notice::Connected => self.tenures.connected(now),
-            Notice::Moved => self.cleanup.release_lately_released(now),
-            Notice::Settled(epoch) => self.cleanup.settle(epoch, now),
-            Notice::Message(message) => self.take_message(message),
+            pending.keep_until = self.kept.get(&token).copied().unwrap_or(pending.keep_until);
+            self.cleanup.push(pending, doubt, now);
         }
     }
 
@@ -260,8 +247,8 @@ impl Queues {
         self.cleanup.restart(now);
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
-        self.deferred.lost_more(self.losses.take_all());
-        self.end_inquiries(now);
+        self.deferred.untold += self.losses.take_all();
+        self.end_questions(now);
         self.ask_again(|candidate| {
             candidate.abandon_requests();
             true

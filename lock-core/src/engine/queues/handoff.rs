@@ -2,16 +2,17 @@
 
 use super::{
     Queues, TURN,
-    calls::Item,
     candidate::{CHECK, Candidate},
+    in_flight::Item,
     line::{Line, Standing, WaiterId},
 };
 use crate::{
     backend::{BusyReason, Grant},
     clock::Moment,
     engine::{
-        cleanup::Parting,
-        tenure::{Acquired, HoldId, Offer, TenureId, Terms},
+        cleanup::PendingRelease,
+        tenure::{Acquired, HoldId, Offer, TenureId},
+        terms::Terms,
         trust,
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
@@ -32,8 +33,8 @@ impl Queues {
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.pulse, now) else { return false };
         // It has a place of its own if it contended behind others who shared the key or have left since.
-        if let Some((parting, doubt)) = self.lines.candidate_of(next).and_then(|candidate| candidate.parting(&key)) {
-            self.cleanup.push(parting, doubt, now);
+        if let Some((pending, doubt)) = self.lines.candidate_of(next).and_then(|candidate| candidate.pending(&key)) {
+            self.cleanup.push(pending, doubt, now);
         }
         self.offer(next, offer, now);
         self.refill(&key, hold.tenure, now);
@@ -65,8 +66,8 @@ impl Queues {
         if now >= terms.ttl.deadline(acquired.sent) {
             // Without any validity left the acquire has failed. Its token is released, and the next try has a new one: a late
             // release of the old token would otherwise end the lease of the next try.
-            let parting = Parting::at_once(key.clone(), acquired.token).with_place();
-            self.cleanup.push(parting, acquired.doubt, now);
+            let pending = PendingRelease::at_once(key.clone(), acquired.token).with_place();
+            self.cleanup.push(pending, acquired.doubt, now);
             if overdue {
                 self.lines.waiter(id).state = Standing::InLine(None);
                 let ttl = terms.ttl.get();
@@ -139,8 +140,8 @@ impl Queues {
             let candidate = self.lines.take_out(id, Standing::Failed(error.clone()));
             self.wheel.unset(id);
             self.wake(id);
-            if let Some((parting, doubt)) = candidate.and_then(|candidate| candidate.parting(key)) {
-                self.cleanup.push(parting, doubt, now);
+            if let Some((pending, doubt)) = candidate.and_then(|candidate| candidate.pending(key)) {
+                self.cleanup.push(pending, doubt, now);
             }
         }
         self.lines.tidy(key);
@@ -168,15 +169,15 @@ impl Queues {
                 let is_called = candidate.callable && self.listening && candidate.by != BusyReason::Foreign;
                 let asks = !is_called;
                 waiter.state = Standing::InLine(Some(candidate));
-                self.look_at(next, now + CHECK);
+                self.set_timer(next, now + CHECK);
                 if asks {
                     self.ask(key, token, false);
                 }
                 return;
             }
         }
-        if let Some((parting, doubt)) = candidate.parting(key) {
-            self.cleanup.push(parting, doubt, now);
+        if let Some((pending, doubt)) = candidate.pending(key) {
+            self.cleanup.push(pending, doubt, now);
         }
         self.contend_next(key);
     }
@@ -194,7 +195,7 @@ impl Queues {
     pub(crate) fn changed(&mut self, key: &LockKey, now: Moment) {
         let tenures: Vec<_> = self.tenures_of(key).collect();
         for tenure in tenures {
-            self.tenures.look_at(tenure, now);
+            self.tenures.renew_soon(tenure, now);
         }
     }
 

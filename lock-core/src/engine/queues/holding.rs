@@ -2,14 +2,15 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use super::{Departure, Queues, calls::Item};
+use super::{Departure, Queues, in_flight::Item};
 use crate::{
     backend::Token,
     clock::Moment,
     engine::{
-        asked::Asked,
-        cleanup::Parting,
-        tenure::{Acquired, Ended, HoldId, Offer, Tenure, Terms},
+        cleanup::PendingRelease,
+        responder::Responder,
+        tenure::{Acquired, Ended, HoldId, Offer, Tenure},
+        terms::Terms,
     },
     key::LockKey,
     mode::Mode,
@@ -18,7 +19,12 @@ use crate::{
 impl Queues {
     /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released by the request that `ask`
     /// makes.
-    pub(crate) fn release<R>(&mut self, hold: HoldId, now: Moment, ask: impl FnOnce() -> (Asked, R)) -> Departure<R> {
+    pub(crate) fn release<R>(
+        &mut self,
+        hold: HoldId,
+        now: Moment,
+        ask: impl FnOnce() -> (Responder, R),
+    ) -> Departure<R> {
         // Passing comes first: the next hold follows under the same token, so the key must not be released, not even for a moment. If
         // nobody follows, the tenure is removed before the release is registered, so that no renewal can be sent after the release:
         // executed in that order, it would find the key gone and report a loss.
@@ -26,12 +32,12 @@ impl Queues {
             return Departure::Passed;
         }
         let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
-        let (parting, doubt) = (tenure.parting(), tenure.doubt());
-        self.keep_busy(&parting, now);
-        let key = parting.key.clone();
-        let (asked, response) = ask();
+        let (pending, doubt) = (tenure.pending(), tenure.doubt());
+        self.keep_busy(&pending, now);
+        let key = pending.key.clone();
+        let (responder, response) = ask();
         // The release is registered before the next waiter contends: both travel in one call, and the acquire must find the key released.
-        self.request_release(parting, doubt, asked);
+        self.request_release(pending, doubt, responder);
         self.free(&key, hold.tenure, tenure.holds());
         Departure::Released(response)
     }
@@ -42,10 +48,10 @@ impl Queues {
             return;
         }
         if let Some(tenure) = self.tenures.leave(hold) {
-            let parting = tenure.parting();
-            let key = parting.key.clone();
-            self.keep_busy(&parting, now);
-            self.cleanup.push(parting, tenure.doubt(), now);
+            let pending = tenure.pending();
+            let key = pending.key.clone();
+            self.keep_busy(&pending, now);
+            self.cleanup.push(pending, tenure.doubt(), now);
             self.free(&key, hold.tenure, tenure.holds());
         }
     }
@@ -63,15 +69,10 @@ impl Queues {
         Some(tenure)
     }
 
-    /// Forgets a token that was on its way: it is over, so that a late message for it is a stray one.
-    pub(crate) fn end_hand_over(&mut self, token: Token) {
-        self.handed_over.remove(&token);
-    }
-
     /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
-    fn keep_busy(&mut self, parting: &Parting, now: Moment) {
-        if now < parting.keep_until {
-            remember(&mut self.kept, parting.token, parting.keep_until, now);
+    fn keep_busy(&mut self, pending: &PendingRelease, now: Moment) {
+        if now < pending.keep_until {
+            remember(&mut self.kept, pending.token, pending.keep_until, now);
         }
     }
 
@@ -103,14 +104,14 @@ impl Queues {
 
     /// Has the tokens of tenures that ended by themselves cleaned up, and lets the next waiters contend.
     pub(crate) fn clean_up_ended(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, parting, doubt, loss, lapsed, ending } in ended {
+        for Ended { tenure, pending, doubt, loss, lapsed, ending } in ended {
             if lapsed {
                 self.tenures.slack.note(Duration::ZERO, now);
             }
-            let key = parting.key.clone();
-            self.cleanup.push(parting, doubt, now);
-            self.deferred.end(ending);
-            self.deferred.lost(key.clone(), loss, self.losses.has_line(now));
+            let key = pending.key.clone();
+            self.cleanup.push(pending, doubt, now);
+            self.deferred.endings.push(ending);
+            self.deferred.losses.push((key.clone(), loss, self.losses.has_line(now)));
             self.free(&key, tenure, 0);
         }
     }

@@ -14,7 +14,8 @@ use crate::{
     clock::Moment,
     engine::{
         hold::Hold,
-        tenure::{HoldId, TenureId, Terms},
+        tenure::{HoldId, TenureId},
+        terms::Terms,
     },
     error::Error,
     key::{HashOfKey, LockKey},

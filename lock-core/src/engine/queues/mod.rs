@@ -7,20 +7,20 @@
 //! backend. When it gets the key, its turn has come. When it is done, the hold of the next waiter follows inside the process
 //! ([`tenure`] says for how long), and then the release and the next candidate's request travel in one call.
 //!
-//! The task comes in by `handle_timeout` and `poll_timeout` here, `poll_transmit`, `poll_renewals` and `handle_response` in `requests.rs`, and
-//! `handle_notice` in `contention.rs`.
+//! The task comes in by `handle_timeout`, `poll_timeout` and `handle_notice` here, and by `poll_transmit`, `poll_renewals` and
+//! `handle_response` in `requests.rs`.
 //!
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
 
-pub(crate) mod calls;
 mod candidate;
 mod contention;
 mod handoff;
 mod holding;
-mod inquiries;
+pub(crate) mod in_flight;
 pub(crate) mod line;
 mod outage;
+mod questions;
 mod recent;
 mod requests;
 #[cfg(test)]
@@ -37,20 +37,20 @@ use rand::{RngExt, rngs::StdRng};
 use slab::Slab;
 
 use self::{
-    calls::{Counted, InFlight, Item, List},
-    line::{Lines, Standing},
+    in_flight::{Counted, Item, List, SentCall},
+    line::{Lines, Standing, WaiterId},
     recent::RecentlyBusy,
 };
 use crate::{
-    backend::{BackendError, Token},
+    backend::{BackendError, Notice, Token},
     clock::Moment,
     end::End,
     engine::{
         cleanup::CleanUp,
         deferred::{Deferred, Losses},
-        inquiry::{Inquiries, Looks, Message, explanations::Explanations, this_process},
         limits::Limits,
         pulse::Pulse,
+        question::{Looks, Message, Questions, explanations::Explanations, this_process},
         tenure::{Renewing, TenureId, Tenures},
         wheel::Wheel,
     },
@@ -70,7 +70,7 @@ pub(crate) struct Queues {
     /// Tenures beside the one that possesses its key in the line: those that were taken up, and those that share their key.
     beside: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
     /// Tokens that were handed over, and until when their leases may last. They are over in this process, but must not be cleaned up.
-    handed_over: HashMap<Token, Moment>,
+    pub(crate) handed_over: HashMap<Token, Moment>,
     /// Tokens that were released, and until when their keys stay busy all the same.
     kept: HashMap<Token, Moment>,
     /// Which keys other holders had lately.
@@ -79,15 +79,16 @@ pub(crate) struct Queues {
     wheel: Wheel,
     /// Requests that wait to be sent, in order.
     outbox: VecDeque<Item>,
-    lists: Vec<List>,
+    /// Requests for lists of keys that wait to be sent.
+    pub(crate) lists: Vec<List>,
     /// This process as others see it.
     party: Party,
     /// Questions of this manager and of others.
-    pub(super) inquiries: Inquiries,
+    pub(super) questions: Questions,
     /// Questions and answers that wait to be published.
     messages: Vec<Message>,
     pub(crate) explanations: Explanations,
-    in_flight: Slab<InFlight>,
+    in_flight: Slab<SentCall>,
     counted: Counted,
     /// When to look for requests that were not answered in time.
     answers_due: Moment,
@@ -143,7 +144,7 @@ impl Queues {
             outbox: VecDeque::new(),
             lists: Vec::new(),
             party: this_process(&looks.service),
-            inquiries: Inquiries::default(),
+            questions: Questions::default(),
             messages: Vec::new(),
             explanations: Explanations::new(looks.explain_after),
             in_flight: Slab::new(),
@@ -222,7 +223,7 @@ impl Queues {
     pub(crate) fn poll_timeout(&self) -> Moment {
         let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
         let timers = tenures.min(waiters).min(self.losses.due()).min(self.answers_due);
-        timers.min(self.inquiries.next()).min(self.explanations.next()).min(self.next_to_send())
+        timers.min(self.questions.next()).min(self.explanations.next()).min(self.next_to_send())
     }
 
     /// Whether nothing is left to be released.
@@ -236,9 +237,9 @@ impl Queues {
         let ended = self.tenures.advance(now);
         self.clean_up_ended(ended, now);
         self.fail_unanswered(now);
-        self.deferred.lost_more(self.losses.take(now));
+        self.deferred.untold += self.losses.take(now);
         self.explain_waits(now);
-        self.answer_inquiries(now);
+        self.close_questions(now);
         let mut due = Vec::new();
         self.wheel.advance(now, |waiter| due.push(waiter));
         // The order within a tick is that of the wheel's lists; make it one that a replay repeats.
@@ -261,6 +262,33 @@ impl Queues {
                 Standing::InLine(None) | Standing::Missed | Standing::Failed(_) => {}
             }
         }
+    }
+
+    /// Takes a message of the backend that was not asked for.
+    pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
+        match notice {
+            Notice::Granted(grant) => self.granted(grant, now),
+            Notice::Listening(listening) => self.listen(listening),
+            Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
+            Notice::Changed(None) => self.tenures.renew_all_soon(now),
+            Notice::Connected => self.tenures.connected(now),
+            Notice::Moved => self.cleanup.release_lately_released(now),
+            Notice::Settled(epoch) => self.cleanup.settle(epoch, now),
+            Notice::Message(message) => self.take_message(message),
+        }
+    }
+
+    /// Has a waiter looked at again at a moment, or when it has waited for its first answer for too long.
+    fn set_timer(&mut self, id: WaiterId, at: Moment) {
+        let at = at.min(self.lines.waiter(id).loses_patience(self.limits.answer));
+        if at < Moment::NEVER {
+            self.wheel.set(id, at);
+        }
+    }
+
+    fn wake(&mut self, id: WaiterId) {
+        let waker = self.lines.waiter(id).waker.take();
+        self.deferred.wake(waker);
     }
 }
 

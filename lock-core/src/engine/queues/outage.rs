@@ -21,7 +21,7 @@ use crate::{
 
 impl Waiter {
     /// When it has waited for its first answer for too long, if requests are answered within `limit`.
-    fn loses_patience(&self, limit: Duration) -> Moment {
+    pub(super) fn loses_patience(&self, limit: Duration) -> Moment {
         // A call that was sent at once fails just before this, with an error that names the cause.
         if self.knows { Moment::NEVER } else { self.asked + limit.saturating_add(LATE) }
     }
@@ -33,19 +33,6 @@ impl Waiter {
 }
 
 impl Queues {
-    /// Has a waiter looked at again at a moment, or when it has waited for its first answer for too long.
-    pub(super) fn look_at(&mut self, id: WaiterId, at: Moment) {
-        let at = at.min(self.lines.waiter(id).loses_patience(self.limits.answer));
-        if at < Moment::NEVER {
-            self.wheel.set(id, at);
-        }
-    }
-
-    pub(super) fn wake(&mut self, id: WaiterId) {
-        let waker = self.lines.waiter(id).waker.take();
-        self.deferred.wake(waker);
-    }
-
     /// Notes that the key of this candidate is busy: all waiters in its line know now, and those that do not wait leave. The
     /// candidate itself is left to the caller.
     pub(super) fn note_busy(&mut self, candidate: WaiterId, now: Moment) {

@@ -8,16 +8,16 @@ use slab::Slab;
 
 use super::{
     Queues,
-    calls::{self, BATCH, CallId, Calls, Counted, InFlight, Item, List, Purpose, RoundTrip, Work},
     candidate::CHECK,
+    in_flight::{self, BATCH, CallId, Counted, Item, Purpose, RoundTrip, SentCall, Transmits, Work},
     line,
 };
 use crate::{
     backend::{self, Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
     clock::Moment,
     engine::{
-        asked::Asked,
-        cleanup::{Doubt, Parting, Try},
+        cleanup::{Doubt, PendingRelease, Try},
+        responder::Responder,
         schedule,
         tenure::{Renewing, block_for},
     },
@@ -29,32 +29,23 @@ impl Queues {
     // ---- registration
 
     /// Registers a call of its own.
-    pub(crate) fn request(&mut self, batch: Batch, asked: Asked) {
-        if !calls::is_limited_by_backend(&batch) {
-            self.expect_answer(asked.at);
+    pub(crate) fn request(&mut self, batch: Batch, responder: Responder) {
+        if !in_flight::is_limited_by_backend(&batch) {
+            self.expect_answer(responder.at);
         }
-        self.outbox.push_back(Item::Call(Box::new(batch), asked));
+        self.outbox.push_back(Item::Call(Box::new(batch), responder));
     }
 
-    pub(super) fn request_release(&mut self, parting: Parting, doubt: Doubt, asked: Asked) {
-        self.expect_answer(asked.at);
-        self.outbox.push_back(Item::Release(parting, doubt, asked));
+    pub(super) fn request_release(&mut self, pending: PendingRelease, doubt: Doubt, responder: Responder) {
+        self.expect_answer(responder.at);
+        self.outbox.push_back(Item::Release(pending, doubt, responder));
     }
 
-    pub(crate) fn request_list(&mut self, list: List) {
-        self.lists.push(list);
-    }
-
-    /// Takes the requests for lists of keys.
-    pub(crate) fn poll_lists(&mut self) -> Vec<List> {
-        std::mem::take(&mut self.lists)
-    }
-
-    /// Has requests that go unanswered looked for when one that was made at `asked` is late.
-    fn expect_answer(&mut self, asked: Moment) {
+    /// Has requests that go unanswered looked for when one that was made at `made` is late.
+    fn expect_answer(&mut self, made: Moment) {
         // All requests have the same limit, so a moment that is set already belongs to an earlier request.
         if self.answers_due == Moment::NEVER {
-            self.answers_due = asked + self.limits.answer;
+            self.answers_due = made + self.limits.answer;
         }
     }
 
@@ -80,8 +71,8 @@ impl Queues {
     }
 
     /// Takes the renewals that are due.
-    pub(crate) fn poll_renewals(&mut self, now: Moment) -> Calls {
-        let mut calls = Calls::new();
+    pub(crate) fn poll_renewals(&mut self, now: Moment) -> Transmits {
+        let mut calls = Transmits::new();
         let at_once = self.calls_at_once.max(schedule::CALLS);
         while self.tenures.due() > 0
             && schedule::takes_another(self.counted.renewing, at_once, self.tenures.due(), schedule::BATCH)
@@ -98,8 +89,8 @@ impl Queues {
     }
 
     /// Takes what is to be sent, except renewals.
-    pub(crate) fn poll_transmit(&mut self, now: Moment, epoch: u64) -> Calls {
-        let mut calls = Calls::new();
+    pub(crate) fn poll_transmit(&mut self, now: Moment, epoch: u64) -> Transmits {
+        let mut calls = Transmits::new();
         loop {
             // No limit applies to calls of their own: waiting would gain nothing, and would hold up the requests behind them.
             while let Some((batch, work)) = self.own_call() {
@@ -118,24 +109,24 @@ impl Queues {
     }
 
     fn register(&mut self, work: Work, sent: Moment) -> CallId {
-        self.in_flight.insert(InFlight { sent, work })
+        self.in_flight.insert(SentCall { sent, work })
     }
 
     /// Takes the first request if it has a call of its own. One that is no longer waited for is cancelled.
     fn own_call(&mut self) -> Option<(Batch, Work)> {
         loop {
-            let Some(Item::Call(_, asked)) = self.outbox.front() else { return None };
+            let Some(Item::Call(_, responder)) = self.outbox.front() else { return None };
             // A request whose limit has passed is answered already. It is not sent any longer, because its caller has gone on.
-            let cancelled = asked.is_cancelled() || asked.is_answered();
-            let Some(Item::Call(batch, asked)) = self.outbox.pop_front() else { unreachable!("it was looked at") };
+            let cancelled = responder.is_cancelled() || responder.is_answered();
+            let Some(Item::Call(batch, responder)) = self.outbox.pop_front() else { unreachable!("it was looked at") };
             if cancelled {
                 // Its waker may own a task, and that task a guard, so the waker is dropped when no lock is held.
-                self.deferred.discard(asked.waker());
+                self.deferred.discard(responder.waker());
                 continue;
             }
             // A forced release is not sent again: the next holder may have the key by then.
             let again = !batch.iter().any(|operation| matches!(operation, Operation::Force { .. }));
-            return Some((Batch::clone(&batch), Work::Call(again.then_some(batch), asked)));
+            return Some((Batch::clone(&batch), Work::Call(again.then_some(batch), responder)));
         }
     }
 
@@ -171,11 +162,11 @@ impl Queues {
                         continue;
                     }
                 }
-                Item::Release(parting, doubt, asked) => {
+                Item::Release(pending, doubt, responder) => {
                     // On the list from now on, so that it is not forgotten if the engine's task ends.
-                    let Try { entry, release } = self.cleanup.begin(parting, doubt, now);
+                    let Try { entry, release } = self.cleanup.begin(pending, doubt, now);
                     batch.push(Operation::Release(release));
-                    purposes.push(Purpose::Release(entry, asked));
+                    purposes.push(Purpose::Release(entry, responder));
                 }
                 // Executed after the release of its tenure, it would extend a key that is left to expire (`at_least`).
                 Item::Refill(refill) if !self.tenures.has(&refill) => continue,
@@ -216,7 +207,7 @@ impl Queues {
             candidate.sending(request.blocks_until(now), epoch);
         }
         let jitter = self.jitter();
-        self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+        self.set_timer(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
         Some(request)
     }
 
@@ -230,7 +221,7 @@ impl Queues {
         now: Moment,
         epoch: u64,
     ) {
-        let Some(InFlight { sent, work }) = self.in_flight.try_remove(call) else { return };
+        let Some(SentCall { sent, work }) = self.in_flight.try_remove(call) else { return };
         match work {
             Work::Renew(renewals) => {
                 self.counted.renewing -= 1;
@@ -240,15 +231,15 @@ impl Queues {
                 self.counted.sending -= 1;
                 self.shared_answered(tries, purposes, result, RoundTrip { sent, now, epoch, repeated: false });
             }
-            Work::Call(batch, asked) => {
+            Work::Call(batch, responder) => {
                 let mut result = result;
-                if asked.is_cancelled() && result.as_ref().is_ok_and(|answer| answer.out_of_order) {
+                if responder.is_cancelled() && result.as_ref().is_ok_and(|answer| answer.out_of_order) {
                     self.release_overtaken(batch.as_deref(), sent, now);
                 }
                 if let Ok(answer) = &mut result {
-                    answer.repeated |= asked.repeated;
+                    answer.repeated |= responder.repeated;
                 }
-                self.deferred.wake(asked.answer(result));
+                self.deferred.wake(responder.answer(result));
             }
         }
     }
@@ -277,7 +268,7 @@ impl Queues {
                 if logged {
                     self.complaint = now + COMPLAINTS;
                 }
-                self.deferred.renewals_failed(renewals.len(), error, logged);
+                self.deferred.failed.push((renewals.len(), error, logged));
                 Outcomes::new()
             }
         };
@@ -347,11 +338,11 @@ impl Queues {
     pub(super) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: RoundTrip) {
         match purpose {
             Purpose::Ask(key, token, _) => self.acquired(&key, token, result, trip),
-            Purpose::Release(entry, asked) => {
+            Purpose::Release(entry, responder) => {
                 let (answered, times) = (Try::answered(&result).then_some(trip.epoch), (trip.sent, trip.now));
                 self.cleanup.tried_beside(entry, answered, times, |token| is_asked(&self.in_flight, token));
-                let repeated = trip.repeated || asked.repeated;
-                self.deferred.wake(asked.answer(Ok(Answer { repeated, ..Answer::new([result]) })));
+                let repeated = trip.repeated || responder.repeated;
+                self.deferred.wake(responder.answer(Ok(Answer { repeated, ..Answer::new([result]) })));
             }
             Purpose::Refill(refill) => {
                 let ended = self.tenures.refilled(&refill, result.ok(), trip.sent, &mut self.deferred);
@@ -370,17 +361,17 @@ impl Queues {
         }
         let limit = self.limits.answer;
         let mut next = Moment::NEVER;
-        let in_time = |item: &&Item| !matches!(item, Item::Call(batch, _) if calls::is_limited_by_backend(batch));
-        let waiting = self.outbox.iter().filter(in_time).filter_map(Item::asked);
+        let in_time = |item: &&Item| !matches!(item, Item::Call(batch, _) if in_flight::is_limited_by_backend(batch));
+        let waiting = self.outbox.iter().filter(in_time).filter_map(Item::responder);
         let in_flight = self.in_flight.iter().map(|(_, call)| &call.work);
-        let in_flight =
-            in_flight.filter(|work| !matches!(work, Work::Call(Some(batch), _) if calls::is_limited_by_backend(batch)));
-        let in_flight = in_flight.flat_map(Work::asked);
-        for asked in waiting.chain(in_flight) {
-            if now < asked.at + limit {
-                next = next.min(asked.at + limit);
+        let in_flight = in_flight
+            .filter(|work| !matches!(work, Work::Call(Some(batch), _) if in_flight::is_limited_by_backend(batch)));
+        let in_flight = in_flight.flat_map(Work::responder);
+        for responder in waiting.chain(in_flight) {
+            if now < responder.at + limit {
+                next = next.min(responder.at + limit);
             } else {
-                self.deferred.wake(asked.answer(Err(BackendError::unanswered(limit))));
+                self.deferred.wake(responder.answer(Err(BackendError::unanswered(limit))));
             }
         }
         self.answers_due = next;
@@ -390,38 +381,38 @@ impl Queues {
     pub(super) fn put_back(&mut self) {
         let calls = std::mem::take(&mut self.in_flight);
         self.counted = Counted::default();
-        for (_, InFlight { work, .. }) in calls {
+        for (_, SentCall { work, .. }) in calls {
             match work {
                 Work::Send(_, purposes) => {
                     for purpose in purposes {
                         // Candidates ask again, and tenures are lost.
-                        if let Purpose::Release(entry, asked) = purpose
-                            && let Some((parting, doubt)) = self.cleanup.take_back(entry)
+                        if let Purpose::Release(entry, responder) = purpose
+                            && let Some((pending, doubt)) = self.cleanup.take_back(entry)
                         {
-                            self.outbox.push_back(Item::Release(parting, doubt, asked.mark_repeated()));
+                            self.outbox.push_back(Item::Release(pending, doubt, responder.mark_repeated()));
                         }
                     }
                 }
-                Work::Call(Some(batch), asked) => {
-                    self.outbox.push_back(Item::Call(batch, asked.mark_repeated()));
+                Work::Call(Some(batch), responder) => {
+                    self.outbox.push_back(Item::Call(batch, responder.mark_repeated()));
                 }
-                Work::Call(None, asked) => self.deferred.wake(asked.answer(Err(BackendError::ended()))),
+                Work::Call(None, responder) => self.deferred.wake(responder.answer(Err(BackendError::ended()))),
                 Work::Renew(_) => {}
             }
         }
         self.outbox.retain(|item| !matches!(item, Item::Refill(_)));
         // Somebody has to start the next task.
-        for asked in self.outbox.iter().filter_map(Item::asked) {
-            self.deferred.wake(asked.waker());
+        for responder in self.outbox.iter().filter_map(Item::responder) {
+            self.deferred.wake(responder.waker());
         }
         for list in &self.lists {
-            self.deferred.wake(list.asked.waker());
+            self.deferred.wake(list.responder.waker());
         }
     }
 }
 
 /// Whether a call in flight, which the backend may send again, acquires with a token.
-fn is_asked(in_flight: &Slab<InFlight>, token: Token) -> bool {
+fn is_asked(in_flight: &Slab<SentCall>, token: Token) -> bool {
     in_flight.iter().any(|(_, call)| call.work.acquires(token))
 }
 

@@ -13,18 +13,19 @@ mod told;
 use std::task::{Poll, Waker};
 
 use self::process::{Process, newcomer};
-use super::{calls::RoundTrip, *};
+use super::{in_flight::RoundTrip, *};
 use crate::{
     backend::{self, BusyReason, Operation, Outcome},
     engine::{
-        asked::Asked,
         cleanup::Doubt,
         fixture::{at, key, terms},
-        inquiry::{
+        question::{
             Asker,
             message::{Draft, Question, Subject},
         },
-        tenure::{Acquired, Offer, Terms},
+        responder::Responder,
+        tenure::{Acquired, Offer},
+        terms::Terms,
     },
     error::ErrorKind,
     key::COMPARED,
@@ -396,7 +397,7 @@ fn questions_for_a_holder_elsewhere_are_over_in_one_turn() {
     let mut process = Process::new();
     for id in 1..=2 {
         let subject = Subject::Holder(LockKey::new(format!("elsewhere:{id}")).unwrap());
-        process.queues.inquiries.ask(Question { id, channel: "lock-core:calls:another".into(), subject });
+        process.queues.questions.ask(Question { id, channel: "lock-core:calls:another".into(), subject });
     }
     let now = process.now();
     assert!(process.queues.poll_messages(now).is_empty());
@@ -410,7 +411,7 @@ fn questions_for_a_holder_elsewhere_are_over_in_one_turn() {
 fn only_an_answer_that_names_the_holder_ends_the_question_of_a_wait() {
     let mut process = Process::new();
     let (asked_for, other, now) = (key(), LockKey::new("other").unwrap(), process.now());
-    process.queues.inquire(Subject::Holder(asked_for.clone()), Asker::Waits(asked_for.clone()), now);
+    process.queues.ask_managers(Subject::Holder(asked_for.clone()), Asker::Waits(asked_for.clone()), now);
     let id = process.queues.poll_messages(now).pop().and_then(|message| message.asks).unwrap();
     let answer = |of: &LockKey, manager: &str| {
         let mut draft = Draft::default();
@@ -419,8 +420,8 @@ fn only_an_answer_that_names_the_holder_ends_the_question_of_a_wait() {
     };
     process.queues.take_message(answer(&other, "lock-core:calls:a"));
     process.queues.take_message(answer(&asked_for, "lock-core:calls:b").replace("exclusive", "something"));
-    assert!(process.queues.inquiries.take_done(now).is_empty());
+    assert!(process.queues.questions.take_done(now).is_empty());
     process.queues.take_message(answer(&asked_for, "lock-core:calls:c"));
-    let done = process.queues.inquiries.take_done(now);
+    let done = process.queues.questions.take_done(now);
     assert!(matches!(&done[..], [(Asker::Waits(_), heard)] if heard.answers.len() == 1));
 }

@@ -48,7 +48,7 @@ impl Queues {
             }
         }
         let waiter = self.lines.enter(&newcomer, waker.cloned(), knows, now);
-        self.look_at(waiter, Moment::NEVER);
+        self.set_timer(waiter, Moment::NEVER);
         if !contends && !tries {
             self.explanations.watch(key, now);
             self.lines.wait(waiter);

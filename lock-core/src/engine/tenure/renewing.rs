@@ -110,7 +110,7 @@ impl Tenures {
     }
 
     /// Has a tenure renewed soon because another client has written to its key. The renewal shows whether the key is still its own.
-    pub(crate) fn look_at(&mut self, id: TenureId, now: Moment) {
+    pub(crate) fn renew_soon(&mut self, id: TenureId, now: Moment) {
         let Some(tenure) = self.get_mut(id) else { return };
         // A renewal in flight may have been executed before the change, so its success would prove nothing. Another one follows its
         // answer.
@@ -119,10 +119,10 @@ impl Tenures {
     }
 
     /// Has every tenure that is renewed at all renewed soon, one after the other.
-    pub(crate) fn look_at_all(&mut self, now: Moment) {
+    pub(crate) fn renew_all_soon(&mut self, now: Moment) {
         // One after the other: 100,000 leases at once would keep the server from everything else for longer than some of them last.
         for (place, id) in (0..).zip(self.ids()) {
-            self.look_at(id, now + APART * place);
+            self.renew_soon(id, now + APART * place);
         }
     }
 
@@ -189,7 +189,7 @@ impl Tenures {
                 tenure.renew_at = schedule::after_failure(now, tenure.failures.into(), interval, jitter);
             }
         }
-        let (over, ending) = tenure.hold.settle_at(now, None);
+        let (over, ending) = tenure.hold.settle(now, None);
         let timer = tenure.timer(tenure.hold.end());
         if let Some(slack) = slack {
             self.slack.note(slack, now);
@@ -206,10 +206,12 @@ impl Tenures {
         self.get(renewing.tenure).is_some()
     }
 
-    /// Takes note that the user's own request is sent, and has lowered the deadline. It may fail: what was planned before stays.
-    pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
+    /// Returns the user's own request, to be sent at `sent`, which has lowered the deadline. It may fail: what was planned before
+    /// stays. `None` if the hold is over.
+    pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) -> Option<Renew> {
         let planned = self.present(hold).map_or(Moment::NEVER, |tenure| tenure.renew_at);
         self.plan_after(hold, sent, ttl, planned);
+        Some(self.of_hold(hold)?.renew(ttl))
     }
 
     /// Takes note that the user's own request moved the deadline.
@@ -290,7 +292,7 @@ impl Tenure {
     /// and given it the ttl. Returns what the deadline had left, unless that was of a grant: it is less than the ttl, and
     /// says nothing of how late renewals are.
     pub(super) fn confirmed(&mut self, sent: Moment, version: u32, now: Moment) -> Option<Duration> {
-        let slack = self.hold.raise_at(now, self.ttl.deadline(sent), version);
+        let slack = self.hold.raise(now, self.ttl.deadline(sent), version);
         let was_granted = self.granted;
         self.proved(sent);
         if was_granted {

@@ -4,16 +4,17 @@ use std::{cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, sync::Arc};
 
 use slab::Slab;
 
-use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Tenure, TenureId, Terms};
+use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Tenure, TenureId};
 use crate::{
     backend::Token,
     clock::Moment,
     end::End,
     engine::{
-        cleanup::{AT_ONCE, Doubt, Parting},
+        cleanup::{AT_ONCE, Doubt, PendingRelease},
         hold::{Ending, Hold, Validity},
         pulse::Pulse,
         slack::Slack,
+        terms::Terms,
         trust,
         wheel::Wheel,
     },
@@ -68,7 +69,7 @@ impl Tenures {
     ) -> Offer {
         let Acquired { token, fence, block, sent, doubt, passes, granted } = acquired;
         let validity = Validity { deadline: granted.unwrap_or(terms.ttl).deadline(sent), version: 0 };
-        let hold = terms.hold(key, fence, pulse, validity);
+        let hold = Hold::new(key.clone(), fence, terms, pulse, validity);
         let mut tenure = Tenure {
             token,
             ttl: terms.ttl,
@@ -148,7 +149,7 @@ impl Tenures {
         let lost = tenure.hold.loss();
         tenure.number += 1;
         tenure.above_first = u32::try_from(fence.saturating_sub(tenure.first_fence())).unwrap_or(u32::MAX);
-        tenure.hold = terms.hold(tenure.key(), fence, pulse, validity);
+        tenure.hold = Hold::new(tenure.key().clone(), fence, terms, pulse, validity);
         let offer = (HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold));
         // It may have gone off between the end of the last hold and this.
         let timer = tenure.timer(validity.deadline);
@@ -161,7 +162,7 @@ impl Tenures {
     pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
         let hold = &self.get(tenure)?.hold;
         let now = hold.now();
-        let (over, ending) = hold.settle_at(now, None);
+        let (over, ending) = hold.settle(now, None);
         self.finish(tenure, over?, ending, now)
     }
 
@@ -201,7 +202,7 @@ impl Tenures {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId::new(index, *serial);
             // The clock is not read here: if it panicked, those that have fired would have no timer any longer.
-            let (over, ending) = tenure.hold.settle_at(now, None);
+            let (over, ending) = tenure.hold.settle(now, None);
             if let Some(end) = over {
                 ended.extend(self.finish(id, end, ending, now));
                 continue;
@@ -245,7 +246,7 @@ impl Tenures {
         // on a key that is no longer its own.
         tenure.passes = false;
         let now = tenure.hold.now();
-        let (over, ending) = tenure.hold.settle_at(now, Some(End::Lost(reason)));
+        let (over, ending) = tenure.hold.settle(now, Some(End::Lost(reason)));
         self.finish(id, over?, ending, now)
     }
 
@@ -253,10 +254,10 @@ impl Tenures {
     pub(super) fn finish(&mut self, id: TenureId, end: End, ending: Ending, now: Moment) -> Option<Ended> {
         let reason = end.loss()?;
         let tenure = self.remove(id)?;
-        let parting = Parting::at_once(tenure.key().clone(), tenure.token);
+        let pending = PendingRelease::at_once(tenure.key().clone(), tenure.token);
         let lapsed = reason == LossReason::Expired && tenure.renewal != Renewal::Never;
         let loss = tenure.hold.loss_of(reason, now);
-        Some(Ended { tenure: id, parting, doubt: tenure.doubt, loss, lapsed, ending })
+        Some(Ended { tenure: id, pending, doubt: tenure.doubt, loss, lapsed, ending })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {

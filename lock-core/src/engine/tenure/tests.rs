@@ -4,6 +4,8 @@ use crate::{
     engine::{
         deferred::Deferred,
         fixture::{Manual, at, terms},
+        pulse::Pulse,
+        terms::Terms,
     },
     error::LossReason,
 };
@@ -204,19 +206,19 @@ fn a_tenure_whose_key_was_written_at_is_renewed_soon_and_not_more_often() {
         assert!(due.iter().all(|renewing| renewing.request.watch), "the store is asked to tell of the next one");
         due.pop()
     };
-    tenures.look_at(id, at(3));
+    tenures.renew_soon(id, at(3));
     assert!(renewal(&mut tenures, at(9)).is_none(), "the lease began a moment ago");
     let first = renewal(&mut tenures, at(10)).expect("ten ms after the acquire");
     // It may have been executed before the write.
-    tenures.look_at(id, at(11));
+    tenures.renew_soon(id, at(11));
     assert!(tenures.renewed(&first, renewed, at(10), at(12), 0.0, &mut Deferred::default()).is_none());
     let second = renewal(&mut tenures, at(20)).expect("ten ms after the first");
     assert!(tenures.renewed(&second, renewed, at(20), at(21), 0.0, &mut Deferred::default()).is_none());
     assert!(renewal(&mut tenures, at(300)).is_none(), "nothing has been written since");
-    tenures.look_at_all(at(301));
+    tenures.renew_all_soon(at(301));
     assert!(renewal(&mut tenures, at(302)).is_some());
     let fixed = enter_with(&mut tenures, "fixed", &Terms { renewal: Renewal::Never, ..terms(900) }, 1).tenure;
-    tenures.look_at(fixed, at(303));
+    tenures.renew_soon(fixed, at(303));
     assert!(renewal(&mut tenures, at(350)).is_none(), "a fixed lease is not renewed");
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::tenure::Terms;
+use super::terms::Terms;
 use crate::{
     clock::{Clock, Moment, Sleep},
     key::LockKey,

@@ -10,6 +10,7 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
+    task::{Poll, Waker},
 };
 
 use loom::{
@@ -104,14 +105,16 @@ fn send(engine: &Engine) -> usize {
 fn held(engine: &Engine) -> (HoldId, Arc<Hold>) {
     let waiter = arrive(engine);
     send(engine);
-    let Poll::Ready(Ok(offer)) = engine.poll_waiter(waiter, Waker::noop(), at(0)) else { panic!("it was granted") };
+    let Poll::Ready(Ok(offer)) = engine.with(|state| state.queues.poll(waiter, Waker::noop(), at(0))) else {
+        panic!("it was granted")
+    };
     offer
 }
 
 /// Whether a waiter has its turn, now or after what waits was sent.
 fn goes_on(engine: &Engine, waiter: WaiterId) -> bool {
     send(engine);
-    engine.poll_waiter(waiter, Waker::noop(), at(0)).is_ready()
+    engine.with(|state| state.queues.poll(waiter, Waker::noop(), at(0))).is_ready()
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn of_two_requests_at_once_one_is_sent_and_both_are_served() {
         });
         let waiters = [arrive(&engine), other.join().unwrap()];
         assert_eq!(send(&engine), 1);
-        let served = waiters.map(|waiter| engine.poll_waiter(waiter, Waker::noop(), at(0)));
+        let served = waiters.map(|waiter| engine.with(|state| state.queues.poll(waiter, Waker::noop(), at(0))));
         let held = served.into_iter().filter_map(|served| match served {
             Poll::Ready(offer) => Some(offer.unwrap().0),
             Poll::Pending => None,
@@ -158,7 +161,7 @@ fn two_threads_that_call_at_once_leave_nothing_unsent() {
             let key = LockKey::new(name).unwrap();
             let newcomer = Newcomer { key: &key, terms: terms(9_000), tries: false, waker: None };
             let waiter = engine.arrive(newcomer, at(0)).unwrap();
-            block_on(poll_fn(|cx| engine.poll_waiter(waiter, cx.waker(), at(0)))).unwrap()
+            block_on(poll_fn(|cx| engine.with(|state| state.queues.poll(waiter, cx.waker(), at(0))))).unwrap()
         };
         let other = spawn({
             let engine = Arc::clone(&engine);
@@ -249,7 +252,7 @@ fn what_there_is_to_do_is_never_slept_over() {
             move || {
                 for token in 0..2 {
                     let doubt = Doubt { until: at(9), unanswered_since: None };
-                    engine.clean_up(Parting::at_once(key(), Token::from_random(token)), doubt);
+                    engine.clean_up(PendingRelease::at_once(key(), Token::from_random(token)), doubt);
                 }
             }
         });
@@ -280,7 +283,7 @@ fn a_waiter_is_woken_when_its_turn_comes() {
                 assert!(matches!(engine.release(id, at(0)), Departure::Passed));
             }
         });
-        let offer = block_on(poll_fn(|cx| engine.poll_waiter(waiter, cx.waker(), at(0))));
+        let offer = block_on(poll_fn(|cx| engine.with(|state| state.queues.poll(waiter, cx.waker(), at(0)))));
         assert_eq!(offer.unwrap().1.fence.get(), 2);
         other.join().unwrap();
     });

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, BusyReason, Grant, Operation, Outcome, Place, Release, Report, Token},
+    backend::{Acquire, BusyReason, Grant, Notice, Operation, Outcome, Place, Release, Token},
     key::LockKey,
 };
 
@@ -26,8 +26,8 @@ impl Suite<'_> {
         self.call(leave(&key, two)).await;
         self.call(release(&key, one)).await;
         // It says so once, and is asked for each part of the suite.
-        while let Some(report) = self.told.try_next() {
-            if let Report::Listening(listens) = report {
+        while let Ok(notice) = self.notices.try_recv() {
+            if let Notice::Listening(listens) = notice {
                 self.listens = listens;
             }
         }
@@ -177,8 +177,8 @@ impl Suite<'_> {
     async fn granted_of(&mut self, within: Duration, keys: &[&LockKey]) -> Option<Grant> {
         let next = async {
             loop {
-                match self.told.next().await? {
-                    Report::Granted(grant) if keys.contains(&&grant.key) => return Some(grant),
+                match self.notices.recv().await? {
+                    Notice::Granted(grant) if !grant.out_of_turn && keys.contains(&&grant.key) => return Some(grant),
                     _ => {}
                 }
             }

@@ -154,7 +154,7 @@ fn a_renewal_counts_where_the_lease_was_all_the_time() {
 }
 
 #[test]
-fn a_release_that_a_node_does_not_answer_is_owed_until_the_lease_has_expired() {
+fn a_release_that_a_node_does_not_answer_is_pending_until_the_lease_has_expired() {
     let mut ledger = Ledger::new(3);
     let asked = ledger.asks_for(1, &acquire(), at(0), way(0));
     ledger.answered(&asked, &mut held(), at(1), 0);
@@ -171,7 +171,7 @@ fn a_release_that_a_node_does_not_answer_is_owed_until_the_lease_has_expired() {
         assert!(due.len() == 1 && due[0].release.place && ledger.due_now(1, now).is_empty());
         assert!(!ledger.is_settled());
         tries += 1;
-        ledger.node(1).paid(due, &silence(), (now, now, 0));
+        ledger.node(1).releases_answered(due, &silence(), (now, now, 0));
     }
     assert!(tries > 3 && now == at(3_100), "{tries} tries until {now:?}");
     assert!(ledger.is_settled());
@@ -187,10 +187,10 @@ fn an_acquire_in_doubt_is_released_again_after_a_reconnect_and_once_without() {
         assert_eq!(ledger.answered(&asked, &mut said(Outcome::Gone), at(401), epoch), again, "epoch {epoch}");
         if again {
             let due = ledger.due_now(2, at(401));
-            ledger.node(2).paid(due, &said(Outcome::Gone), (at(401), at(402), 1));
+            ledger.node(2).releases_answered(due, &said(Outcome::Gone), (at(401), at(402), 1));
             assert!(ledger.next().is_some(), "it may still be executed");
             let due = ledger.due_now(2, at(3_401));
-            ledger.node(2).paid(due, &said(Outcome::Gone), (at(3_401), at(3_402), 1));
+            ledger.node(2).releases_answered(due, &said(Outcome::Gone), (at(3_401), at(3_402), 1));
         }
         assert_eq!(ledger.next(), None);
     }
@@ -204,8 +204,8 @@ fn an_acquire_that_was_sent_twice_is_in_doubt_though_it_was_answered() {
         let mut answer = held().map(|answer| Answer { repeated, ..answer });
         ledger.answered(&asked, &mut answer, at(300), 1);
         let asked = ledger.asks_for(2, &release(), at(400), way(1));
-        let owes = ledger.answered(&asked, &mut said(Outcome::Released), at(401), 1);
-        assert_eq!(owes, again, "the first may be executed still, over the connection that was given up");
+        let is_pending = ledger.answered(&asked, &mut said(Outcome::Released), at(401), 1);
+        assert_eq!(is_pending, again, "the first may be executed still, over the connection that was given up");
         assert_eq!(ledger.next().is_some(), again);
     }
 }
@@ -365,7 +365,7 @@ fn a_lease_that_lapsed_at_a_node_does_not_count_there_when_it_is_put_back() {
 }
 
 #[test]
-fn a_release_of_a_lease_that_was_extended_is_owed_until_that_has_expired() {
+fn a_release_of_a_lease_that_was_extended_is_pending_until_that_has_expired() {
     let mut ledger = Ledger::new(1);
     let asked = ledger.asks_for(0, &acquire(), at(0), way(0));
     ledger.unheard(&asked, at(5), 0);
@@ -375,13 +375,13 @@ fn a_release_of_a_lease_that_was_extended_is_owed_until_that_has_expired() {
     let asked = ledger.asks_for(0, &release(), at(10_000), way(0));
     ledger.answered(&asked, &mut silence(), at(10_300), 0);
     assert_eq!(ledger.due_now(0, at(10_300)).len(), 1, "the doubt of the first request is over, the lease is not");
-    ledger.node(0).paid(Vec::new(), &silence(), (at(10_300), at(10_600), 0));
+    ledger.node(0).releases_answered(Vec::new(), &silence(), (at(10_300), at(10_600), 0));
     assert!(!ledger.is_settled());
 }
 
 #[test]
 fn a_node_that_answers_no_release_leaves_nothing_of_the_leases_that_are_over() {
-    for is_paid in [true, false] {
+    for is_answered in [true, false] {
         let mut ledger = Ledger::new(3);
         for number in 0..10_000_u32 {
             let begun = u64::from(number) * 10_000;
@@ -391,16 +391,20 @@ fn a_node_that_answers_no_release_leaves_nothing_of_the_leases_that_are_over() {
             ledger.answered(&asked, &mut held(), at(begun + 1), 0);
             let release = Batch::from([Operation::Release(Release::new(key(), token))]);
             let asked = ledger.asks_for(1, &release, at(begun + 100), way(0));
-            assert!(ledger.answered(&asked, &mut silence(), at(begun + 400), 0), "it is owed the release");
+            assert!(ledger.answered(&asked, &mut silence(), at(begun + 400), 0), "the release is pending");
             let due = ledger.due_now(1, at(begun + 400));
             assert_eq!(due.len(), 1);
-            let paid = if is_paid { said(Outcome::Released) } else { silence() };
-            ledger.node(1).paid(due, &paid, (at(begun + 400), at(begun + 401), 0));
+            let answer = if is_answered { said(Outcome::Released) } else { silence() };
+            ledger.node(1).releases_answered(due, &answer, (at(begun + 400), at(begun + 401), 0));
             // The lease has ended by itself.
             assert!(ledger.due_now(1, at(begun + 9_000)).is_empty() && ledger.is_settled());
         }
         let node = ledger.node(1);
-        assert!(node.owed.is_empty() && node.owed_tokens.is_empty(), "{} tokens are owed", node.owed_tokens.len());
+        assert!(
+            node.pending.is_empty() && node.pending_tokens.is_empty(),
+            "{} tokens are left",
+            node.pending_tokens.len()
+        );
         let left = [node.surely.len(), node.placed.len(), node.unanswered.len()];
         assert!(left.iter().all(|left| *left < 100) && ledger.asking.is_empty(), "{left:?}");
     }

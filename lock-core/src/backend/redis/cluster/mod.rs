@@ -3,6 +3,7 @@
 //! A batch is cut by slot; each part goes to the node that has the slot, over the connection of that node. The node of a slot is
 //! known from a map, which is learned from the nodes (`CLUSTER SLOTS`) and corrected by them (`MOVED`).
 
+mod known;
 mod learn;
 mod map;
 mod search;
@@ -12,91 +13,23 @@ mod tests;
 mod upkeep;
 mod way;
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use futures_util::future::{join, join_all};
-use tokio::{
-    sync::{Notify, watch},
-    time::Instant,
-};
+use tokio::time::Instant;
 
-use self::map::{Map, Nodes};
 pub(super) use self::{
+    known::Cluster,
     upkeep::keep,
     way::{Redirection, SlotWay},
 };
-use super::{
-    call,
-    connector::{Connector, Shared},
-    link::Link,
-    publish, replicas,
-    settings::Settings,
-    slot,
-    stream::Address,
-    way::Way,
-};
+use super::{call, publish, replicas, slot, way::Way};
 use crate::{
     backend::{Answer, BackendError, Batch},
-    error::ErrorKind,
-    health::NodeHealth,
     key::LockKey,
 };
 
-/// The nodes of a cluster, and what is known of them.
-pub(super) struct Cluster {
-    /// The nodes that the URL names, from which the others are found.
-    seeds: Vec<Arc<Connector>>,
-    nodes: Nodes,
-    map: watch::Sender<Arc<Map>>,
-    /// The map as it was learned last, without the corrections of redirections.
-    learned: Mutex<Arc<Map>>,
-    /// Whether the cluster takes commands, as the nodes said last; `None` if they have not.
-    is_ok: watch::Sender<Option<bool>>,
-    /// Told when the map may be wrong.
-    doubted: Notify,
-    /// Since when and why the map is not known. Never up, and of no meaning when the map is known.
-    search: Link,
-}
-
 impl Cluster {
-    /// Makes a cluster of which nothing is known yet. There is at least one seed.
-    pub(super) fn new(seeds: Vec<Address>, settings: Settings) -> Self {
-        let nodes = Nodes { settings, shared: Shared::default(), seeds };
-        let unknown = Arc::new(Map::unknown());
-        Self {
-            seeds: nodes.seeds.iter().map(|seed| nodes.make(seed.clone())).collect(),
-            nodes,
-            map: watch::Sender::new(Arc::clone(&unknown)),
-            learned: Mutex::new(unknown),
-            is_ok: watch::Sender::new(None),
-            doubted: Notify::new(),
-            search: Link::new(Arc::default()),
-        }
-    }
-
-    /// Returns a number that changes when a connection to any node is made, and when a slot has moved.
-    pub(super) fn epoch(&self) -> u64 {
-        self.nodes.shared.epoch.load(Ordering::Acquire)
-    }
-
-    pub(super) fn limit(&self) -> Duration {
-        self.nodes.settings.access.limit
-    }
-
-    pub(super) fn is_reachable(&self) -> bool {
-        let map = self.map();
-        map.is_known() && map.nodes().iter().all(|node| node.link.is_up())
-    }
-
-    pub(super) fn health(&self) -> Vec<NodeHealth> {
-        self.map().nodes().iter().map(|node| node.health()).collect()
-    }
-
     /// Executes a batch, each slot's part at its node.
     pub(super) async fn call(&self, batch: Batch) -> Result<Answer, BackendError> {
         let slots: Vec<_> = batch.iter().map(|operation| slot::of(operation.key().wire())).collect();
@@ -173,65 +106,6 @@ impl Cluster {
         }
         answer
     }
-
-    fn map(&self) -> Arc<Map> {
-        Arc::clone(&self.map.borrow())
-    }
-
-    /// Returns the map, waiting for it until `limit`.
-    ///
-    /// Fails sooner as [`Link::connection`] does: at once while the cluster is known to be down, or if the nodes refuse for a reason
-    /// that waiting does not remove.
-    async fn known_map(&self, limit: Instant) -> Result<Arc<Map>, BackendError> {
-        let mut map = self.map.subscribe();
-        if !map.borrow().is_known() {
-            self.doubted.notify_one();
-        }
-        tokio::select! {
-            biased;
-            Ok(map) = map.wait_for(|map| map.is_known()) => Ok(Arc::clone(&map)),
-            found = self.search.connection(0, limit) => {
-                Err(found.err().flatten().unwrap_or_else(|| self.unknown()).did_not_happen())
-            }
-        }
-    }
-
-    /// The error of a request that ran out of time before any node has answered or failed.
-    fn unknown(&self) -> BackendError {
-        if let Some(seed) = self.seeds.iter().find(|seed| seed.asks_for_credentials()) {
-            return seed.out_of_time();
-        }
-        let message = format!(
-            "{} did not say within {:?} which node has which keys; check that its nodes run and can be reached",
-            self.name(),
-            self.limit()
-        );
-        BackendError::new(ErrorKind::Backend, message)
-    }
-
-    /// Takes note that a slot is at another address.
-    fn note_moved(&self, slot: u16, address: &Address) {
-        self.map.send_if_modified(|map| {
-            let is_known = map.owner(slot).is_some_and(|node| node.settings.address == *address);
-            if !is_known {
-                self.nodes.reorder();
-                *map = Arc::new(map.with(slot, address, &self.nodes));
-            }
-            !is_known
-        });
-        // As a rule, others have moved, too.
-        self.doubted.notify_one();
-    }
-
-    /// The cluster in messages: by the nodes that the URL names.
-    fn name(&self) -> String {
-        format!("the cluster at {}", self.addresses())
-    }
-
-    fn addresses(&self) -> String {
-        let seeds: Vec<_> = self.seeds.iter().map(|seed| seed.address()).collect();
-        seeds.join(", ")
-    }
 }
 
 /// Joins the answers to the parts of a batch of `count` operations.
@@ -248,10 +122,4 @@ fn joined(count: usize, parts: impl Iterator<Item = (Vec<usize>, Result<Answer, 
     whole.outcomes =
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(BackendError::missing()))).collect();
     whole
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("seeds", &self.name()).finish_non_exhaustive()
-    }
 }

@@ -1,7 +1,7 @@
 //! The answers of several slots, joined.
 
 use super::*;
-use crate::backend::Outcome;
+use crate::{backend::Outcome, error::ErrorKind};
 
 /// The answer of a slot whose outcomes have these fencing tokens.
 fn said(fences: &[u64]) -> Answer {

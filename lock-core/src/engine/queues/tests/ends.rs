@@ -95,7 +95,7 @@ fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
     // The first of them lost its key unnoticed.
     let (taken_up, again, other) = (take_up("k", 1), take_up("k", 2), take_up("other", 3));
     process.queues.forced(&key(), at(0));
-    let held = [&of_line, &taken_up.1, &again.1, &other.1].map(|hold| hold.check_at(at(0)).is_ok());
+    let held = [&of_line, &taken_up.1, &again.1, &other.1].map(|hold| hold.held(at(0)).is_some());
     assert_eq!(held, [false, false, false, true]);
     assert_eq!(process.cleaned_up().len(), 3);
     process.queues.abandon(other.0, at(0));
@@ -119,7 +119,7 @@ fn releasing_many_keys_by_force_looks_at_no_more_leases_for_each_than_releasing_
         for number in 0..keys {
             process.queues.forced(&key(number), at(0));
         }
-        assert!(holds.iter().all(|hold| hold.check_at(at(0)).is_err()));
+        assert!(holds.iter().all(|hold| hold.held(at(0)).is_none()));
         (COMPARED.get() - before) / keys as usize
     };
     let (few, many) = (looks_for_each(100), looks_for_each(10_000));
@@ -135,7 +135,7 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     let over = held.0;
     assert!(matches!(process.release(held), Departure::Passed));
     let next = process.hold(second);
-    assert!(matches!(process.queues.release(over, at(0), || (Asked::new(at(0)), ())), Departure::Over));
+    assert!(matches!(process.queues.release(over, at(0), || (Responder::new(at(0)), ())), Departure::Over));
     process.queues.abandon(over, at(0));
     assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());

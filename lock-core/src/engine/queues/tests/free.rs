@@ -161,5 +161,7 @@ fn acquires_without_a_queue_go_behind_the_rest_of_a_call() {
     let (operations, purposes) = process.send();
     let [Operation::Release(_), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
     assert!(acquire.expects_free);
-    assert!(matches!(&purposes[..], [calls::Purpose::Release(..), calls::Purpose::Ask(key, ..)] if *key == other));
+    assert!(
+        matches!(&purposes[..], [in_flight::Purpose::Release(..), in_flight::Purpose::Ask(key, ..)] if *key == other)
+    );
 }

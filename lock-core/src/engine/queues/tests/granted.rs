@@ -35,8 +35,8 @@ fn a_call_for_a_token_that_was_handed_over_leaves_it_alone() {
     process.grant();
     let (hold, _) = process.hold(id);
     let left = process.queues.hand_over(hold, at(0)).unwrap();
-    let (parting, ttl) = (left.parting(), left.ttl);
-    process.granted(key(), parting.token, at(1));
+    let (pending, ttl) = (left.pending(), left.ttl);
+    process.granted(key(), pending.token, at(1));
     assert!(process.cleaned_up().is_empty());
     process.clock.set(ttl.get().as_millis() as u64);
     let now = process.now();

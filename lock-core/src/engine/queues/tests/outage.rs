@@ -11,7 +11,7 @@ use crate::{
     clock::Clock,
     engine::{
         fixture::{at, key, terms},
-        queues::{calls::*, *},
+        queues::{in_flight::*, *},
     },
     error::ErrorKind,
 };

@@ -8,11 +8,12 @@ use crate::{
     backend::{self, BackendError, Batch, Grant, Operation, Outcome},
     clock::Clock,
     engine::{
-        asked::Asked,
         fixture::{Manual, key, terms},
         hold::Hold,
-        queues::{calls::*, line::*, *},
-        tenure::{HoldId, Offer, Terms},
+        queues::{in_flight::*, line::*, *},
+        responder::Responder,
+        tenure::{HoldId, Offer},
+        terms::Terms,
     },
     error::{Error, ErrorKind},
 };
@@ -153,7 +154,7 @@ impl Process {
     pub(super) fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure<()> {
         let now = self.now();
         hold.release_at(now).unwrap();
-        self.queues.release(id, now, || (Asked::new(now), ()))
+        self.queues.release(id, now, || (Responder::new(now), ()))
     }
 
     /// A grant is told whose fencing token is older than that of any tenure.

@@ -19,7 +19,7 @@ use std::{
 };
 
 use self::message::Question;
-use crate::{clock::Moment, engine::asked::Asked, info::Party, key::LockKey};
+use crate::{clock::Moment, engine::responder::Responder, info::Party, key::LockKey};
 
 /// Settings for `inspect`.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Message {
 #[derive(Debug)]
 pub(crate) enum Asker {
     /// A request waits for the answers of all managers.
-    Request(Asked<Heard>),
+    Request(Responder<Heard>),
     /// The waits for a key are to be explained; the first answer is enough, since managers that do not hold the key are silent.
     Waits(LockKey),
 }
@@ -70,7 +70,7 @@ impl Open {
     fn is_done(&self, now: Moment) -> bool {
         let Heard { answers, reached } = &self.heard;
         let is_enough = match &self.asker {
-            Asker::Request(asked) => asked.is_cancelled(),
+            Asker::Request(responder) => responder.is_cancelled(),
             Asker::Waits(_) => !answers.is_empty(),
         };
         is_enough || now >= self.until || reached.is_some_and(|reached| answers.len() >= reached)
@@ -79,7 +79,7 @@ impl Open {
 
 /// The questions of this manager that are not answered yet, and those of others that this manager has to answer.
 #[derive(Debug, Default)]
-pub(crate) struct Inquiries {
+pub(crate) struct Questions {
     open: Vec<Open>,
     /// The numbers of the last questions of others. One that comes over several connections is answered once.
     known: VecDeque<u64>,
@@ -88,7 +88,7 @@ pub(crate) struct Inquiries {
     is_answering: bool,
 }
 
-impl Inquiries {
+impl Questions {
     /// Enters a question of this manager.
     pub(crate) fn open(&mut self, id: u64, asker: Asker, until: Moment) {
         self.open.push(Open { id, asker, heard: Heard::default(), until });
@@ -187,7 +187,7 @@ const WAITING: usize = 32;
 /// How long to wait for answers, two round trips apart.
 pub(crate) const FOR_ANSWERS: Duration = Duration::from_millis(250);
 
-/// How long an inquiry takes at most: the longest round trip that counts is a second.
+/// How long a question takes at most: the longest round trip that counts is a second.
 pub(crate) const LONGEST: Duration = Duration::from_millis(2_250);
 
 #[cfg(test)]

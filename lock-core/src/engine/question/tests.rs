@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::{message::*, *};
 use crate::{
     engine::fixture::{at, terms},
+    fencing::FencingToken,
     info::{Holder, Waiter},
     mode::Mode,
 };
@@ -42,10 +43,10 @@ proptest! {
             if holds {
                 let fields = ["holds", key.wire(), "", &number.to_string(), "9000", &number.to_string(), &text, &mode.write()];
                 draft.add(fields).unwrap();
-                let (ttl, fencing_token, trace) = (Duration::from_secs(9), u64::from(number).into(), text.clone());
+                let (ttl, fencing_token, trace) = (Duration::from_secs(9), FencingToken::new(number.into()), text.clone());
                 expected.holders.push((key.wire().to_owned(), Holder { party, mode, held: since, ttl, fencing_token, trace }));
             } else {
-                draft.waiter(&key, &crate::engine::tenure::Terms { mode, ..terms(9_000) }, since, number).unwrap();
+                draft.waiter(&key, &crate::engine::terms::Terms { mode, ..terms(9_000) }, since, number).unwrap();
                 expected.waiters.push((key.wire().to_owned(), Waiter { party, mode, waited: since, place: number }));
             }
         }
@@ -94,83 +95,83 @@ fn a_question_whose_answer_would_go_to_another_channel_is_refused() {
 }
 
 /// A question that ends at 250, and the slot of the request that waits for the answers.
-fn ask() -> (Inquiries, Arc<impl Sized>) {
-    let (mut inquiries, asked) = (Inquiries::default(), Asked::new(at(0)));
-    let waits = Arc::clone(&asked.slot);
-    inquiries.open(7, Asker::Request(asked), at(250));
-    (inquiries, waits)
+fn ask() -> (Questions, Arc<impl Sized>) {
+    let (mut questions, responder) = (Questions::default(), Responder::new(at(0)));
+    let waits = Arc::clone(&responder.slot);
+    questions.open(7, Asker::Request(responder), at(250));
+    (questions, waits)
 }
 
 #[test]
-fn an_inquiry_ends_when_all_managers_that_it_has_reached_have_answered() {
-    let (mut inquiries, _waits) = ask();
-    inquiries.add(7, "1", answer(7, "1", 1));
-    assert!(inquiries.take_done(at(1)).is_empty(), "nobody knows how many there are");
-    inquiries.reached(7, 2);
+fn a_question_ends_when_all_managers_that_it_has_reached_have_answered() {
+    let (mut questions, _waits) = ask();
+    questions.add(7, "1", answer(7, "1", 1));
+    assert!(questions.take_done(at(1)).is_empty(), "nobody knows how many there are");
+    questions.reached(7, 2);
     // The same over a second connection, and another one that it gives now.
-    inquiries.add(7, "1", answer(7, "1", 1));
-    inquiries.add(7, "1", answer(7, "1", 2));
+    questions.add(7, "1", answer(7, "1", 1));
+    questions.add(7, "1", answer(7, "1", 2));
     // To a question of before.
-    inquiries.add(6, "2", answer(6, "2", 1));
-    assert!(inquiries.take_done(at(1)).is_empty(), "the second is silent");
-    inquiries.add(7, "2", answer(7, "2", 0));
-    let (_, heard) = inquiries.take_done(at(1)).remove(0);
+    questions.add(6, "2", answer(6, "2", 1));
+    assert!(questions.take_done(at(1)).is_empty(), "the second is silent");
+    questions.add(7, "2", answer(7, "2", 0));
+    let (_, heard) = questions.take_done(at(1)).remove(0);
     assert_eq!((heard.answers.len(), heard.reached), (2, Some(2)));
     assert_eq!(heard.answers["1"], answer(7, "1", 1), "the first answer counts");
-    assert_eq!(inquiries.next(), Moment::NEVER);
+    assert_eq!(questions.next(), Moment::NEVER);
 }
 
 #[test]
-fn an_inquiry_ends_with_what_there_is_when_its_time_is_over() {
-    let (mut inquiries, _waits) = ask();
-    inquiries.reached(7, 3);
-    inquiries.add(7, "1", answer(7, "1", 0));
-    assert_eq!(inquiries.next(), at(250));
-    assert!(inquiries.take_done(at(249)).is_empty());
-    assert_eq!(inquiries.take_done(at(250)).remove(0).1.answers.len(), 1);
+fn a_question_ends_with_what_there_is_when_its_time_is_over() {
+    let (mut questions, _waits) = ask();
+    questions.reached(7, 3);
+    questions.add(7, "1", answer(7, "1", 0));
+    assert_eq!(questions.next(), at(250));
+    assert!(questions.take_done(at(249)).is_empty());
+    assert_eq!(questions.take_done(at(250)).remove(0).1.answers.len(), 1);
 }
 
 #[test]
-fn an_inquiry_is_dropped_when_no_request_waits_for_it() {
-    let (mut inquiries, waits) = ask();
-    assert!(inquiries.take_done(at(1)).is_empty());
+fn a_question_is_dropped_when_no_request_waits_for_it() {
+    let (mut questions, waits) = ask();
+    assert!(questions.take_done(at(1)).is_empty());
     drop(waits);
-    assert_eq!(inquiries.take_done(at(1)).len(), 1);
-    assert_eq!(inquiries.next(), Moment::NEVER);
+    assert_eq!(questions.take_done(at(1)).len(), 1);
+    assert_eq!(questions.next(), Moment::NEVER);
 }
 
 #[test]
 fn a_question_for_the_holder_ends_with_the_first_answer() {
-    let mut inquiries = Inquiries::default();
-    inquiries.open(7, Asker::Waits(LockKey::new("k").unwrap()), at(250));
-    inquiries.reached(7, 9);
-    assert!(inquiries.take_done(at(1)).is_empty());
-    inquiries.add(7, "2", answer(7, "2", 1));
-    assert_eq!(inquiries.take_done(at(1)).len(), 1);
+    let mut questions = Questions::default();
+    questions.open(7, Asker::Waits(LockKey::new("k").unwrap()), at(250));
+    questions.reached(7, 9);
+    assert!(questions.take_done(at(1)).is_empty());
+    questions.add(7, "2", answer(7, "2", 1));
+    assert_eq!(questions.take_done(at(1)).len(), 1);
 }
 
 #[test]
 fn questions_are_answered_one_after_the_other_each_once_and_not_without_end() {
-    let mut inquiries = Inquiries::default();
+    let mut questions = Questions::default();
     // Each over two connections.
-    (0..100).for_each(|id| [0, 1].into_iter().for_each(|_| inquiries.ask(question(id, key()))));
+    (0..100).for_each(|id| [0, 1].into_iter().for_each(|_| questions.ask(question(id, key()))));
     let mut answered = Vec::new();
-    while let Some(question) = inquiries.begin_answer() {
-        assert_eq!(inquiries.begin_answer(), None, "one at a time");
+    while let Some(question) = questions.begin_answer() {
+        assert_eq!(questions.begin_answer(), None, "one at a time");
         answered.push(question.id);
-        inquiries.end_answer();
+        questions.end_answer();
     }
     assert_eq!(answered, (0..WAITING as u64).collect::<Vec<_>>());
-    inquiries.ask(question(3, key()));
-    assert_eq!(inquiries.begin_answer(), None, "it was answered");
+    questions.ask(question(3, key()));
+    assert_eq!(questions.begin_answer(), None, "it was answered");
 }
 
 #[test]
 fn a_task_that_has_ended_leaves_no_questions() {
-    let (mut inquiries, _waits) = ask();
-    inquiries.ask(question(1, key()));
-    inquiries.ask(question(2, key()));
-    assert!(inquiries.begin_answer().is_some());
-    assert_eq!(inquiries.end().len(), 1);
-    assert_eq!((inquiries.begin_answer(), inquiries.next()), (None, Moment::NEVER));
+    let (mut questions, _waits) = ask();
+    questions.ask(question(1, key()));
+    questions.ask(question(2, key()));
+    assert!(questions.begin_answer().is_some());
+    assert_eq!(questions.end().len(), 1);
+    assert_eq!((questions.begin_answer(), questions.next()), (None, Moment::NEVER));
 }

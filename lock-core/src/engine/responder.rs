@@ -13,14 +13,14 @@ use crate::{
 
 /// A request as the engine sees it: when it was made, and where its answer goes.
 #[derive(Debug)]
-pub(crate) struct Asked<T = Answer> {
+pub(crate) struct Responder<T = Answer> {
     pub(crate) at: Moment,
     /// Whether it may have been sent before, by a task that has ended.
     pub(crate) repeated: bool,
     pub(super) slot: Arc<Slot<T>>,
 }
 
-impl<T> Asked<T> {
+impl<T> Responder<T> {
     pub(super) fn new(now: Moment) -> Self {
         Self { at: now, repeated: false, slot: Arc::default() }
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    engine::{hold::Hold, tenure::Terms},
+    engine::{hold::Hold, terms::Terms},
     info::{Holder, Party, Waiter},
     key::LockKey,
     mode::Mode,

@@ -6,8 +6,8 @@ use crate::{
     backend::{Batch, Operation, Token},
     clock::Moment,
     engine::{
-        asked::Asked,
-        cleanup::{Doubt, Parting, Try},
+        cleanup::{Doubt, PendingRelease, Try},
+        responder::Responder,
         schedule,
         tenure::Renewing,
     },
@@ -18,27 +18,27 @@ use crate::{
 pub(crate) type CallId = usize;
 
 /// Calls to send.
-pub(crate) type Calls = SmallVec<[(CallId, Batch); 1]>;
+pub(crate) type Transmits = SmallVec<[(CallId, Batch); 1]>;
 
 /// A request that waits to be sent. Rare variants are boxed, since each variant makes all others as large.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// The acquire of a candidate.
     Ask(LockKey, Token),
-    Release(Parting, Doubt, Asked),
+    Release(PendingRelease, Doubt, Responder),
     /// Another block of fencing tokens.
     Refill(Box<Renewing>),
     /// The last renewal of a lease that goes to another process.
     LastRenewal(Box<Renewing>),
     /// A call of its own.
-    Call(Box<Batch>, Asked),
+    Call(Box<Batch>, Responder),
 }
 
 impl Item {
     /// The request, if a future waits for its answer.
-    pub(super) fn asked(&self) -> Option<&Asked> {
+    pub(super) fn responder(&self) -> Option<&Responder> {
         match self {
-            Self::Release(_, _, asked) | Self::Call(_, asked) => Some(asked),
+            Self::Release(_, _, responder) | Self::Call(_, responder) => Some(responder),
             Self::Ask(..) | Self::Refill(_) | Self::LastRenewal(_) => None,
         }
     }
@@ -48,7 +48,7 @@ impl Item {
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) prefix: String,
-    pub(crate) asked: Asked<Vec<LockKey>>,
+    pub(crate) responder: Responder<Vec<LockKey>>,
 }
 
 /// The purpose of an operation in flight.
@@ -57,15 +57,15 @@ pub(crate) enum Purpose {
     /// The acquire of a candidate, and until when it can block others.
     Ask(LockKey, Token, Moment),
     /// With its entry in the clean-up list.
-    Release(usize, Asked),
+    Release(usize, Responder),
     Refill(Box<Renewing>),
 }
 
 impl Purpose {
     /// The request, if a future waits for its answer.
-    fn asked(&self) -> Option<&Asked> {
+    fn responder(&self) -> Option<&Responder> {
         match self {
-            Self::Release(_, asked) => Some(asked),
+            Self::Release(_, responder) => Some(responder),
             Self::Ask(..) | Self::Refill(_) => None,
         }
     }
@@ -73,17 +73,17 @@ impl Purpose {
 
 /// A call in flight.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(super) struct SentCall {
     pub(super) sent: Moment,
     pub(super) work: Work,
 }
 
-impl InFlight {
+impl SentCall {
     /// Whether it waits for replicas, perhaps for long, for a request that is gone. What it may have done is harmless.
     pub(super) fn is_abandoned(&self) -> bool {
         match &self.work {
-            Work::Call(Some(batch), asked) => {
-                asked.is_cancelled() && batch.iter().any(|item| item.replicas().is_some())
+            Work::Call(Some(batch), responder) => {
+                responder.is_cancelled() && batch.iter().any(|item| item.replicas().is_some())
             }
             _ => false,
         }
@@ -97,7 +97,7 @@ pub(super) enum Work {
     /// Clean-ups, then what waited to be sent.
     Send(Vec<Try>, Vec<Purpose>),
     /// With a copy of the batch, if it may be sent again.
-    Call(Option<Box<Batch>>, Asked),
+    Call(Option<Box<Batch>>, Responder),
 }
 
 impl Work {
@@ -125,13 +125,13 @@ impl Work {
     }
 
     /// The requests in it whose futures wait for an answer.
-    pub(super) fn asked(&self) -> impl Iterator<Item = &Asked> {
+    pub(super) fn responder(&self) -> impl Iterator<Item = &Responder> {
         let (shared, own) = match self {
             Self::Renew(_) => (None, None),
             Self::Send(_, purposes) => (Some(purposes), None),
-            Self::Call(_, asked) => (None, Some(asked)),
+            Self::Call(_, responder) => (None, Some(responder)),
         };
-        shared.into_iter().flatten().filter_map(Purpose::asked).chain(own)
+        shared.into_iter().flatten().filter_map(Purpose::responder).chain(own)
     }
 }
 

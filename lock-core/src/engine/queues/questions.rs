@@ -8,7 +8,7 @@ use super::Queues;
 use crate::{
     backend::{BackendError, EVERYONE},
     clock::Moment,
-    engine::inquiry::{
+    engine::question::{
         Asker, FOR_ANSWERS, Heard, Message,
         message::{Draft, MOST_ENTRIES, Question, Report, Subject},
     },
@@ -19,15 +19,15 @@ use crate::{
 
 impl Queues {
     /// Begins to ask all managers of the store. What this one has to say itself is there at once.
-    pub(crate) fn inquire(&mut self, subject: Subject, asker: Asker, now: Moment) {
+    pub(crate) fn ask_managers(&mut self, subject: Subject, asker: Asker, now: Moment) {
         let question = Question { id: self.random.random(), channel: self.channel.clone(), subject };
         let until = now + FOR_ANSWERS + 2 * Duration::from_nanos(self.round_trip);
-        self.inquiries.open(question.id, asker, until);
+        self.questions.open(question.id, asker, until);
         let answer = self.answer(&question, now);
         // If the holder is in this process, no other one is asked for it.
         let is_enough = answer.is_some() && matches!(question.subject, Subject::Holder(_));
         if let Some(answer) = answer {
-            self.inquiries.add(question.id, &self.channel, answer);
+            self.questions.add(question.id, &self.channel, answer);
         }
         if !is_enough {
             self.messages.push(Message { channel: EVERYONE.into(), text: question.write(), asks: Some(question.id) });
@@ -45,40 +45,40 @@ impl Queues {
             if after.is_none() { waits.next() } else { waits.filter(|since| Some(*since) > after).min() }
         };
         if let Some(key) = self.explanations.look(first, now) {
-            self.inquire(Subject::Holder(key.clone()), Asker::Waits(key), now);
+            self.ask_managers(Subject::Holder(key.clone()), Asker::Waits(key), now);
         }
     }
 
     /// Takes the messages that are to be published: one answer at most.
     pub(crate) fn poll_messages(&mut self, now: Moment) -> Vec<Message> {
         let mut messages = std::mem::take(&mut self.messages);
-        while let Some(question) = self.inquiries.begin_answer() {
+        while let Some(question) = self.questions.begin_answer() {
             if let Some(text) = self.answer(&question, now) {
                 messages.push(Message { channel: question.channel, text, asks: None });
                 break;
             }
             // Whether this process holds a key is known at once.
-            self.inquiries.end_answer();
+            self.questions.end_answer();
         }
         messages
     }
 
     /// Whether a question or an answer is to be published.
     pub(super) fn has_messages(&self) -> bool {
-        !self.messages.is_empty() || self.inquiries.has_answers()
+        !self.messages.is_empty() || self.questions.has_answers()
     }
 
     /// Records that a message was published, and to how many managers, or that it could not be.
     pub(crate) fn was_published(&mut self, asks: Option<u64>, sent: Result<Option<usize>, BackendError>) {
-        let Some(question) = asks else { return self.inquiries.end_answer() };
+        let Some(question) = asks else { return self.questions.end_answer() };
         match sent {
             // This manager answers itself, also if no message reaches it: then the store did not count it.
             Ok(Some(reached)) => {
-                self.inquiries.reached(question, if self.listening { reached.max(1) } else { reached + 1 });
+                self.questions.reached(question, if self.listening { reached.max(1) } else { reached + 1 });
             }
             // No manager will answer.
             Err(error) if !error.may_have_happened() || error.kind() != ErrorKind::Backend => {
-                self.inquiries.reached(question, 0);
+                self.questions.reached(question, 0);
             }
             // Only the answer of the store is missing, for example because the limit of commands is short. The question may have
             // arrived.
@@ -91,31 +91,31 @@ impl Queues {
         if let Some((question, manager)) = Report::head(&message) {
             let manager = manager.to_owned();
             // The first that names the holder ends the question: another one must not.
-            let key = self.inquiries.key_of_waits(question);
+            let key = self.questions.key_of_waits(question);
             if key.is_none_or(|key| holder_in(&message, key).is_some()) {
-                self.inquiries.add(question, &manager, message);
+                self.questions.add(question, &manager, message);
             }
         } else if let Some(question) = Question::read(&message).filter(|question| question.channel != self.channel) {
-            self.inquiries.ask(question);
+            self.questions.ask(question);
         }
     }
 
-    /// Ends the inquiries that are answered, or whose time is over `now`.
-    pub(super) fn answer_inquiries(&mut self, now: Moment) {
-        for (asker, heard) in self.inquiries.take_done(now) {
+    /// Ends the questions that are answered, or whose time is over `now`.
+    pub(super) fn close_questions(&mut self, now: Moment) {
+        for (asker, heard) in self.questions.take_done(now) {
             match asker {
-                Asker::Request(asked) => self.deferred.wake(asked.answer(Ok(heard))),
+                Asker::Request(responder) => self.deferred.wake(responder.answer(Ok(heard))),
                 Asker::Waits(key) => self.explained(key, &heard, now),
             }
         }
     }
 
-    /// Ends the inquiries with what there is, and drops the questions of others, since the task has ended.
-    pub(super) fn end_inquiries(&mut self, now: Moment) {
+    /// Ends the questions with what there is, and drops the questions of others, since the task has ended.
+    pub(super) fn end_questions(&mut self, now: Moment) {
         self.messages.clear();
-        for (asker, heard) in self.inquiries.end() {
+        for (asker, heard) in self.questions.end() {
             match asker {
-                Asker::Request(asked) => self.deferred.wake(asked.answer(Ok(heard))),
+                Asker::Request(responder) => self.deferred.wake(responder.answer(Ok(heard))),
                 Asker::Waits(key) => _ = self.explanations.found(&key, None, now),
             }
         }
@@ -130,7 +130,7 @@ impl Queues {
         if let Some(asked) = news.filter(|_| was_sent)
             && self.lines.waiters_of(&key).any(|(waiter, _)| waiter.asked <= asked)
         {
-            self.deferred.explained(key, holder);
+            self.deferred.explained.push((key, holder));
         }
     }
 

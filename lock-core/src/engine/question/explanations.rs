@@ -133,7 +133,10 @@ const AFTER_NOBODY: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::fixture::{at, key};
+    use crate::{
+        engine::fixture::{at, key},
+        fencing::FencingToken,
+    };
 
     fn first(waits: &[u64], after: Option<Moment>) -> Option<Moment> {
         waits.iter().map(|ms| at(*ms)).filter(|since| Some(*since) > after).min()
@@ -187,11 +190,11 @@ mod tests {
 
     fn holder() -> Box<Holder> {
         Box::new(Holder {
-            party: crate::engine::inquiry::this_process("shop"),
+            party: crate::engine::question::this_process("shop"),
             mode: crate::Mode::Exclusive,
             held: Duration::ZERO,
             ttl: Duration::ZERO,
-            fencing_token: 7.into(),
+            fencing_token: FencingToken::new(7),
             trace: String::new(),
         })
     }
