@@ -3,6 +3,7 @@
 //! The same schedules each time: two runs of one commit give one answer. `tests/simulation/search.rs` looks for others.
 
 mod held;
+mod memory;
 mod node;
 mod variables;
 
@@ -18,13 +19,13 @@ const BASE: u64 = 20_261_124_000;
 /// take some 40 s of one core without optimisation.
 const SCHEDULES: u64 = 800;
 
-/// The seeds to try: one to replay, or as many as are asked for.
-fn seeds() -> Range<u64> {
+/// The seeds to try: one to replay, or as many as are asked for, or else `count` from `base` on.
+fn seeds(base: u64, count: u64) -> Range<u64> {
     match number("SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => {
-            let base = number("SIM_BASE").unwrap_or(BASE);
-            base..base + number("SIM_SEEDS").unwrap_or(SCHEDULES)
+            let base = number("SIM_BASE").unwrap_or(base);
+            base..base + number("SIM_SEEDS").unwrap_or(count)
         }
     }
 }
@@ -39,7 +40,7 @@ macro_rules! every_schedule {
             $(
                 #[test]
                 fn $part() {
-                    all_keep_every_rule($store, part($number, $parts, one_in($one_in, seeds())));
+                    all_keep_every_rule($store, part($number, $parts, one_in($one_in, seeds(BASE, SCHEDULES))));
                 }
             )+
         }

@@ -173,8 +173,7 @@ impl Node {
             self.put(key, entry);
             numbers
         };
-        let has_looked = own.other.is_none() || own.share.is_some();
-        if waits && has_looked && !self.has(NodeMutant::PlaceKeptOnTaking) {
+        if waits && !self.has(NodeMutant::PlaceKeptOnTaking) {
             if self.granted_last(key, call.now) == Some(*token) {
                 self.forget_grant(key);
             }
