@@ -84,7 +84,7 @@ async fn compare(
     server.call(&["FLUSHALL"]).await;
     let mut dice = Dice::seeded(seed);
     let modes = modes(seed);
-    let mut node = Node::new(None);
+    let mut node = Node::new();
     node.listen(heard);
     let channels: [Arc<str>; 3] = [Arc::clone(heard), "lock-core:calls:gone".into(), "".into()];
     let (mut story, mut messages) = (Vec::new(), 0);

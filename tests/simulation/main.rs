@@ -75,7 +75,7 @@ fn all_keep_every_rule(store: Store, seeds: Range<u64>) {
     let (base, count) = (seeds.start, seeds.end - seeds.start);
     let (mut acquired, mut events, mut failed) = (0, 0, Vec::new());
     for seed in seeds {
-        let report = sim::run_on(store, seed, None, false);
+        let report = sim::run_on(store, seed, false);
         acquired += report.acquired;
         events += report.events;
         if !report.breaches.is_empty() {
@@ -101,7 +101,7 @@ fn parts_are_all_of_the_seeds() {
 #[test]
 fn one_seed_is_one_run_to_the_byte() {
     for seed in 0..20 {
-        let (one, two) = (sim::run(seed, None, true), sim::run(seed, None, true));
+        let (one, two) = (sim::run_on(Store::Single, seed, true), sim::run_on(Store::Single, seed, true));
         assert!(one.log.len() > 20, "seed {seed} does something");
         assert_eq!(one.log, two.log, "seed {seed}");
     }

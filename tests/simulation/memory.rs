@@ -90,7 +90,7 @@ fn the_store_in_memory_answers_as_the_simulated_node_does() {
 fn compare(seed: u64, times: &Times) -> usize {
     let mut dice = Dice::seeded(seed);
     let modes = modes(seed);
-    let mut node = Node::new(None);
+    let mut node = Node::new();
     let heard: Arc<str> = "lock-core:calls:here".into();
     node.listen(&heard);
     let micros = Arc::new(AtomicU64::new(1_750_000_000_000_000));

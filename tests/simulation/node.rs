@@ -236,7 +236,7 @@ async fn compare(
 ) -> usize {
     let mut dice = Dice::seeded(seed);
     let modes = modes(seed);
-    let mut node = Node::new(None);
+    let mut node = Node::new();
     node.listen(heard);
     let channels: [Arc<str>; 3] = [Arc::clone(heard), "lock-core:calls:gone".into(), "".into()];
     let mut micros = 1_750_000_000_000_000;

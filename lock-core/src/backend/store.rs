@@ -34,8 +34,7 @@ pub struct Store {
     pub waiting: u64,
     /// The last fencing token given out, for all keys.
     pub last_fence: u64,
-    /// How long the unit of the clock is in which keys expire: a key is there until the unit in which it ends is over. Zero for
-    /// exact times.
+    /// The unit of the clock in which times are kept: a key is there until the unit in which it ends is over. Zero for exact times.
     tick: u64,
     /// Keys are swept for expired ones when they have become more than this.
     sweep_above: usize,
@@ -120,7 +119,7 @@ impl Store {
         outcomes
     }
 
-    /// Looks at until when somebody may be waiting. (Calls of renewals do not.)
+    /// Looks at all keys of a batch, and at until when somebody may be waiting. (Calls of renewals do not look at that.)
     pub fn begin(&mut self, batch: &[Operation], now: u64) {
         if batch.iter().any(|operation| !matches!(operation, Operation::Renew(_))) {
             if self.waiting < self.least(now) {
@@ -129,11 +128,13 @@ impl Store {
             // It was written before the clock was set back.
             self.waiting = self.waiting.min(now + MOST_AHEAD);
         }
+        for operation in batch {
+            self.look(operation, now);
+        }
     }
 
     /// Executes one operation of a batch.
     pub fn perform(&mut self, operation: &Operation, call: &mut Call<'_>) -> Outcome {
-        self.look(operation, call.now);
         match operation {
             Operation::Acquire(acquire) => self.acquire(acquire, call),
             Operation::Renew(renew) => self.renew(renew, call),
@@ -219,7 +220,7 @@ impl Store {
             self.keys.remove(key);
         }
         // It may be late, and the lease extended since.
-        let ends = (now + micros(acquire.ttl)).max(own.unwrap_or(0));
+        let ends = self.end(now, acquire.ttl).max(own.unwrap_or(0));
         let (fence, block) = self.join(key, Share { token: *token, ends }, acquire.block, call);
         if let Some(other) = other.filter(|_| !was_exclusive) {
             self.end_share(key, other, now);
@@ -247,10 +248,10 @@ impl Store {
 
     fn renew(&mut self, renew: &Renew, call: &mut Call<'_>) -> Outcome {
         let Renew { key, token, .. } = renew;
-        let least = self.least(call.now);
+        let (least, end) = (self.least(call.now), self.end(call.now, renew.ttl));
         let share = self.keys.get_mut(key).and_then(|holders| holders.share(*token, least));
         let Some(share) = share else { return Outcome::Gone };
-        share.ends = share.ends.max(call.now + micros(renew.ttl));
+        share.ends = share.ends.max(end);
         let remaining = Duration::from_micros(share.ends - call.now);
         let numbers = (renew.block > 0).then(|| self.take_fences(key, renew.block, call));
         let (fence, block) = (numbers.map(|(fence, _)| fence), numbers.map_or(0, |(_, size)| size));
@@ -262,11 +263,11 @@ impl Store {
         let now = call.now;
         // First, since the key might be granted to it.
         let was_granted = self.waits(now) && self.remove_place(key, *token);
-        let least = self.least(now);
+        let (least, end) = (self.least(now), self.end(now, release.after));
         let share = self.keys.get_mut(key).and_then(|holders| holders.share(*token, least));
         let outcome = if share.is_some() { Outcome::Released } else { Outcome::Gone };
         match share {
-            Some(share) if !release.after.is_zero() => share.ends = now + micros(release.after),
+            Some(share) if !release.after.is_zero() => share.ends = end,
             Some(_) => self.end_share(key, *token, now),
             None => {}
         }
@@ -327,6 +328,12 @@ impl Store {
     /// Whether a key holds an exclusive token.
     fn is_exclusive(&self, key: &LockKey) -> bool {
         self.keys.get(key).is_some_and(|holders| holders.mode().is_exclusive())
+    }
+
+    /// When something ends that lasts for a while from now on.
+    fn end(&self, now: u64, lasts: Duration) -> u64 {
+        let unit = self.tick.max(1);
+        now.saturating_add(micros(lasts) / unit * unit)
     }
 
     /// What ends then or later is there at `now`.

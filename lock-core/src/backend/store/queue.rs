@@ -64,7 +64,7 @@ impl Store {
     pub(super) fn keep_place(&mut self, acquire: &Acquire, now: u64) -> Option<u32> {
         let place = acquire.place.clone()?;
         let Acquire { key, token, block, .. } = acquire;
-        let ends = now.saturating_add(micros(place.life));
+        let ends = self.end(now, place.life);
         if ends > self.waiting {
             // Somewhat later, so that not every place writes it.
             self.waiting = ends.saturating_add(LATER);
@@ -157,7 +157,7 @@ impl Store {
                 return Granted { is_given, is_late: true };
             }
             let Waiting { ticket, place: Place { channel, lasts, sent, .. }, block, .. } = waiting;
-            let fences = self.join(key, Share { token, ends: now + micros(lasts) }, block, call);
+            let fences = self.join(key, Share { token, ends: self.end(now, lasts) }, block, call);
             is_set = mode.is_exclusive();
             (queue.first, queue.granted) = (ticket + 1, Some(token));
             if channel.is_empty() || (call.hears)(&channel) {
