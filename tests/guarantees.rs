@@ -146,7 +146,8 @@ fn every_deliberate_bug_can_be_planted() {
 #[test]
 fn every_deliberate_bug_names_tests_that_exist_or_says_why_there_is_none() {
     let mut tests = 0;
-    for entry in lists_of_bugs()[1..].iter().flat_map(|(_, list)| list.split("\n@ ").skip(1)) {
+    // The first three are for the simulation to find.
+    for entry in lists_of_bugs()[3..].iter().flat_map(|(_, list)| list.split("\n@ ").skip(1)) {
         let (head, text) = entry.split_once('\n').unwrap();
         assert!(head.ends_with(": ") || text.contains("\n- ") || text.contains("\n# No test"), "{head} has no test");
     }

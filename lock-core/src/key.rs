@@ -58,10 +58,12 @@ pub struct LockKey {
 }
 
 /// Uses the hash that a key has computed already.
-pub(crate) type HashOfKey = BuildHasherDefault<Brought>;
+#[doc(hidden)]
+pub type HashOfKey = BuildHasherDefault<Brought>;
 
+#[doc(hidden)]
 #[derive(Debug, Default)]
-pub(crate) struct Brought(u64);
+pub struct Brought(u64);
 
 impl Hasher for Brought {
     fn finish(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Copies the sources of the libraries and of `lockctl`, with the deliberate bugs of the lists beside this file: `plant ROOT TO`.
+//! Copies the sources of the libraries, of `lockctl` and of the simulation, with the deliberate bugs of the lists beside this file: `plant ROOT TO`.
 //!
 //! Each bug replaces a piece of a file by another one, which asks whether the bug is on. So one build has all of them, and the
 //! product itself none. A file that is there already is written only if it changes, so that cargo builds only what it must.
@@ -11,8 +11,10 @@ use std::{
 };
 
 /// The lists, and the folder in which the paths of each begin.
-pub(crate) const LISTS: [(&str, &str); 8] = [
+pub(crate) const LISTS: [(&str, &str); 10] = [
     ("engine.txt", "lock-core/src"),
+    ("store.txt", "lock-core/src"),
+    ("node.txt", "tests/support/sim"),
     ("leases.txt", "lock-core/src"),
     ("backends.txt", "lock-core/src"),
     ("script.txt", "lock-core/src/backend/redis/scripts"),
@@ -96,10 +98,10 @@ fn copy(root: &Path, to: &Path) -> Result<(), String> {
         lists.push((folder, text(&root.join("tests/mutants").join(list))?));
     }
     let bugs: Vec<_> = lists.iter().flat_map(|(folder, list)| read(folder, list)).collect();
-    let crates: BTreeSet<_> = bugs.iter().filter_map(|bug| Some(bug.file.split_once("/src/")?.0)).collect();
+    let folders: BTreeSet<_> = bugs.iter().map(|bug| whole(&bug.file)).collect();
     let mut files = Vec::new();
-    for folder in crates {
-        find(&root.join(folder).join("src"), &mut files)?;
+    for folder in folders {
+        find(&root.join(folder), &mut files)?;
     }
     if let Some(bug) = bugs.iter().find(|bug| !files.contains(&root.join(&bug.file))) {
         return Err(format!("there is no file {}", bug.file));
@@ -120,6 +122,12 @@ fn copy(root: &Path, to: &Path) -> Result<(), String> {
         &to.join("lock-core/src/mutants.rs"),
         &format!("{switch}\n/// The names of all bugs.\nconst BUGS: &[&str] = &{names:?};\n"),
     )
+}
+
+/// The folder of all sources of the crate that a file belongs to.
+fn whole(file: &str) -> &str {
+    let end = file.find("/src/").map(|at| at + "/src".len());
+    &file[..end.unwrap_or("tests/support".len())]
 }
 
 fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Bugs that the simulation must find: some schedule finds each of them, except those that are listed with the reason.
 //!
-//! What the protocol rests on, and the bug that breaks it (in the engine, or in the [`NodeMutant`]s):
+//! What the protocol rests on, and the bug that breaks it (in the engine, in the store that a node is made of, or in the rest of the node and the way to it):
 //!
 //! | rule | bug |
 //! | --- | --- |
@@ -50,23 +50,11 @@
 use std::collections::BTreeSet;
 
 use lock_core::mutants::Mutant;
-use lock_tests::sim::{self, NodeMutant, Report, Store};
+use lock_tests::sim::{self, Report, Store};
 
-/// A deliberate bug in what a schedule runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bug {
-    Engine(Mutant),
-    Node(NodeMutant),
-}
-
-impl Bug {
-    /// Runs the schedule of a seed with this bug.
-    fn run_on(self, store: Store, seed: u64) -> Report {
-        match self {
-            Self::Engine(mutant) => mutant.during(|| sim::run_on(store, seed, None, false)),
-            Self::Node(mutant) => sim::run_on(store, seed, Some(mutant), false),
-        }
-    }
+/// Runs the schedule of a seed with a bug.
+fn run_with(bug: Mutant, store: Store, seed: u64) -> Report {
+    bug.during(|| sim::run_on(store, seed, false))
 }
 
 /// In how many schedules a bug has to be found.
@@ -74,19 +62,19 @@ const WITHIN: u64 = 10_000;
 
 /// Where the rarer ones were found last: tried first, so that the search is short. Any change of the simulation moves
 /// them; then the search takes longer, and nothing else.
-const LAST_FOUND: [(Bug, u64); 12] = [
-    (Bug::Engine(Mutant::RenewalRevives), 141),
-    (Bug::Engine(Mutant::RegrantIgnored), 2_113_548),
-    (Bug::Engine(Mutant::CleanUpOnce), 243),
-    (Bug::Engine(Mutant::AnswerSettlesAll), 1_614),
-    (Bug::Engine(Mutant::RefillFromReply), 2_396),
-    (Bug::Engine(Mutant::FenceNotWrittenBack), 24),
-    (Bug::Engine(Mutant::PutBackCounts), 139),
-    (Bug::Engine(Mutant::UnansweredNotPending), 68),
-    (Bug::Node(NodeMutant::OwnAcquireShortens), 6_709),
-    (Bug::Node(NodeMutant::DrawnLast), 1_957),
-    (Bug::Node(NodeMutant::OrderNotSaid), 18_822),
-    (Bug::Node(NodeMutant::DoubtDropped), 423),
+const LAST_FOUND: [(Mutant, u64); 12] = [
+    (Mutant::RenewalRevives, 141),
+    (Mutant::RegrantIgnored, 2_113_548),
+    (Mutant::CleanUpOnce, 243),
+    (Mutant::AnswerSettlesAll, 1_614),
+    (Mutant::RefillFromReply, 2_396),
+    (Mutant::FenceNotWrittenBack, 24),
+    (Mutant::PutBackCounts, 139),
+    (Mutant::UnansweredNotPending, 68),
+    (Mutant::OwnAcquireShortens, 6_709),
+    (Mutant::DrawnLast, 1_957),
+    (Mutant::OrderNotSaid, 18_822),
+    (Mutant::DoubtDropped, 423),
 ];
 
 /// Rules that judge what no other does, and a bug that breaks each.
@@ -101,7 +89,21 @@ const RULES: [(&str, Mutant); 7] = [
 ];
 
 /// Bugs that no schedule finds, and why.
-const SURVIVES: [(Mutant, &str); 12] = [
+const SURVIVES: [(Mutant, &str); 15] = [
+    (
+        Mutant::EpochWithoutMap,
+        "a request has to be late, its slot to move away and back meanwhile, and its future to be dropped: one of some ten \
+         thousand schedules finds it",
+    ),
+    (
+        Mutant::OrderLostInError,
+        "a request that was sent once more has to be executed behind its release, and its answer to be lost: one of some \
+         thirty thousand schedules finds it",
+    ),
+    (
+        Mutant::PlaceEndless,
+        "a place goes with its grant: one that seems endless after a step of the clock costs its T once, as a live one does",
+    ),
     (
         Mutant::RepeatSettles,
         "it shows if an old copy comes after the release of a long lease; a test of candidates finds it",
@@ -137,35 +139,17 @@ const SURVIVES: [(Mutant, &str); 12] = [
     ),
 ];
 
-/// The same in the node.
-const NODE_SURVIVES: [(NodeMutant, &str); 3] = [
-    (
-        NodeMutant::PlaceEndless,
-        "a place goes with its grant: one that seems endless after a step of the clock costs its T once, as a live one does",
-    ),
-    (
-        NodeMutant::EpochWithoutMap,
-        "a request has to be late, its slot to move away and back meanwhile, and its future to be dropped: one of some ten \
-         thousand schedules finds it",
-    ),
-    (
-        NodeMutant::OrderLostInError,
-        "a request that was sent once more has to be executed behind its release, and its answer to be lost: one of some \
-         thirty thousand schedules finds it",
-    ),
-];
-
 /// In how many schedules one of those must not be found: then it is to come off the list.
 const SURVIVES_FOR: u64 = 300;
 
 /// Runs schedules on a store until one of them finds the bug; whether one does.
-fn is_found(bug: Bug, store: Store) -> bool {
+fn is_found(bug: Mutant, store: Store) -> bool {
     let first = LAST_FOUND.iter().filter(|(known, _)| *known == bug).map(|(_, seed)| *seed);
     for seed in first.chain(0..WITHIN) {
-        let report = bug.run_on(store, seed);
+        let report = run_with(bug, store, seed);
         if !report.breaches.is_empty() {
             // It is the bug that breaks the rule, not the schedule.
-            let healthy = sim::run_on(store, seed, None, false);
+            let healthy = sim::run_on(store, seed, false);
             assert!(
                 healthy.breaches.is_empty(),
                 "SIM_SEED={seed} breaks a rule on a store {store:?} without any bug: {:?}",
@@ -183,7 +167,7 @@ fn is_found(bug: Bug, store: Store) -> bool {
 /// The bugs that no schedule finds within [`WITHIN`], though they are not listed.
 fn missed(mutants: impl IntoIterator<Item = Mutant>, store: Store) -> Vec<Mutant> {
     let survives = |mutant: &Mutant| SURVIVES.iter().any(|(known, _)| known == mutant);
-    let found = |mutant: &Mutant| is_found(Bug::Engine(*mutant), store);
+    let found = |mutant: &Mutant| is_found(*mutant, store);
     mutants.into_iter().filter(|mutant| !survives(mutant) && !found(mutant)).collect()
 }
 
@@ -200,18 +184,22 @@ fn every_bug_in_the_quorum_is_found() {
 }
 
 #[test]
+fn every_bug_in_the_store_is_found() {
+    let missed = missed(Mutant::OF_STORE, Store::Single);
+    assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
+}
+
+#[test]
 fn every_bug_in_the_modes_is_found() {
-    let missed_in_engine = missed(Mutant::OF_MODES, Store::Modes);
-    let is_missed = |mutant: &NodeMutant| !is_found(Bug::Node(*mutant), Store::Modes);
-    let missed: Vec<_> = NodeMutant::OF_MODES.into_iter().filter(is_missed).collect();
-    assert!(missed.is_empty() && missed_in_engine.is_empty(), "not found: {missed:?}, {missed_in_engine:?}");
+    let missed = missed(Mutant::OF_MODES, Store::Modes);
+    assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
 }
 
 #[test]
 fn every_rule_that_judges_alone_is_broken_by_a_bug() {
     for (rule, mutant) in RULES {
         let breaks = |seed: &u64| {
-            let report = Bug::Engine(mutant).run_on(Store::Single, *seed);
+            let report = run_with(mutant, Store::Single, *seed);
             report.breaches.iter().any(|(broken, _)| broken == rule)
         };
         let found = (0..WITHIN).find(breaks);
@@ -223,37 +211,30 @@ fn every_rule_that_judges_alone_is_broken_by_a_bug() {
 #[test]
 fn what_is_listed_as_not_found_is_not() {
     for (mutant, why) in SURVIVES {
-        let store = if Mutant::OF_QUORUMS.contains(&mutant) { Store::Quorum } else { Store::Single };
-        let breaks = |seed: &u64| !Bug::Engine(mutant).run_on(store, *seed).breaches.is_empty();
+        let store = match mutant {
+            _ if Mutant::OF_QUORUMS.contains(&mutant) => Store::Quorum,
+            _ if Mutant::OF_SLOTS.contains(&mutant) => Store::Slots,
+            _ => Store::Single,
+        };
+        let breaks = |seed: &u64| !run_with(mutant, store, *seed).breaches.is_empty();
         let found = (0..SURVIVES_FOR).find(breaks);
-        assert_eq!(found, None, "{mutant:?} is found now, and not covered any more: {why}");
-    }
-    for (mutant, why) in NODE_SURVIVES {
-        let store = if NodeMutant::OF_SLOTS.contains(&mutant) { Store::Slots } else { Store::Single };
-        let found = (0..SURVIVES_FOR).find(|seed| !Bug::Node(mutant).run_on(store, *seed).breaches.is_empty());
         assert_eq!(found, None, "{mutant:?} is found now, and not covered any more: {why}");
     }
 }
 
 #[test]
 fn every_bug_in_the_node_is_found() {
-    let survives = |mutant: &NodeMutant| NODE_SURVIVES.iter().any(|(known, _)| known == mutant);
-    let of_one = NodeMutant::ALL.into_iter().map(|mutant| (mutant, Store::Single));
-    let of_replicas = NodeMutant::OF_REPLICAS.into_iter().map(|mutant| (mutant, Store::Replicated));
-    let of_quorums = NodeMutant::OF_QUORUMS.into_iter().map(|mutant| (mutant, Store::Quorum));
-    let of_slots = NodeMutant::OF_SLOTS.into_iter().map(|mutant| (mutant, Store::Slots));
-    let of_all = of_one.chain(of_replicas).chain(of_quorums).chain(of_slots);
-    let missed: Vec<_> =
-        of_all.filter(|(mutant, store)| !survives(mutant) && !is_found(Bug::Node(*mutant), *store)).collect();
-    assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
+    let mut of_all = missed(Mutant::OF_NODE, Store::Single);
+    of_all.extend(missed(Mutant::OF_REPLICAS, Store::Replicated));
+    of_all.extend(missed(Mutant::OF_SLOTS, Store::Slots));
+    assert!(of_all.is_empty(), "not found in {WITHIN} schedules: {of_all:?}");
 }
 
 #[test]
 fn readme_counts_the_bugs() {
-    let engine = Mutant::ALL.len() + Mutant::OF_QUORUMS.len() + Mutant::OF_MODES.len();
-    let of_some = NodeMutant::OF_REPLICAS.len() + NodeMutant::OF_QUORUMS.len() + NodeMutant::OF_SLOTS.len();
-    let of_some = of_some + NodeMutant::OF_MODES.len();
-    let (all, survive) = (engine + NodeMutant::ALL.len() + of_some, SURVIVES.len() + NODE_SURVIVES.len());
+    let engine = Mutant::ALL.len() + Mutant::OF_STORE.len() + Mutant::OF_QUORUMS.len() + Mutant::OF_MODES.len();
+    let node = Mutant::OF_NODE.len() + Mutant::OF_REPLICAS.len() + Mutant::OF_SLOTS.len();
+    let (all, survive) = (engine + node, SURVIVES.len());
     let told = format!("{} of {all} deliberate bugs", all - survive);
     assert!(include_str!("../../README.md").contains(&told), "the README does not say {told:?}");
 }

@@ -157,6 +157,98 @@ pub enum Mutant {
     NoCleanUp,
     /// The key of a waiter that was called loses its prefix.
     PrefixLost,
+    /// Keys that are released in a call are deleted at its end, whoever has acquired them meanwhile.
+    DeletedLast,
+    /// A key is written before its number is drawn.
+    DrawnLast,
+    /// A grant is told before the key is written.
+    ToldBeforeSet,
+    /// The copy that a node fails over to lacks a key that was there for long.
+    CopyLacksKeys,
+    /// A node that takes over counts on from the last number of its copy, whatever the clock says.
+    CopyCountsOn,
+    /// What the former node has counts when it is over.
+    FormerWins,
+    /// The epoch stays when a connection is replaced.
+    EpochKept,
+    /// A node goes on executing requests for a slot that has moved away.
+    MovedExecutes,
+    /// The counter of fencing tokens stays behind when a slot moves.
+    CounterStays,
+    /// The places of waiters stay behind when a slot moves.
+    QueueStays,
+    /// The epoch stays when the map of slots changes.
+    EpochWithoutMap,
+    /// The epoch is that of the connection to the first node.
+    EpochOfOneNode,
+    /// It is not said that a request was sent once more.
+    OrderNotSaid,
+    /// It is not said of one that failed then.
+    OrderLostInError,
+    /// A request that is sent once more has another token.
+    TokenAnew,
+    /// A request that ran out of time when it was sent once more is said not to have happened, though the first was lost.
+    DoubtDropped,
+    /// A release deletes the key whoever holds it.
+    ReleaseWithoutTokenCheck,
+    /// A renewal pushes out the expiry whoever holds the key.
+    RenewWithoutTokenCheck,
+    /// A release grants the key to nobody.
+    NoGrantInRelease,
+    /// An acquire that finds the key free, and others before it, grants the key to nobody.
+    NoGrantInAcquire,
+    /// A grant leaves the place where it is.
+    PlaceKeptOnGrant,
+    /// Who takes the key keeps the place.
+    PlaceKeptOnTaking,
+    /// The counter of fencing tokens counts from zero, whatever the clock says.
+    FenceByPlainIncr,
+    /// The number of a grant is the one after the last, whatever the clock says.
+    GrantWithoutClock,
+    /// An acquire looks at no queue.
+    Barging,
+    /// A grant keeps the key for as long as the place would have lasted a hundred times.
+    GrantWithoutEnd,
+    /// A renewal shortens what is left.
+    RenewalShortens,
+    /// An acquire of the token that has the key shortens what is left.
+    OwnAcquireShortens,
+    /// A place without a subscriber counts as live.
+    DeadPlacesLive,
+    /// A place that ends too far ahead counts as live.
+    PlaceEndless,
+    /// A place that ends later than any other is not announced, if somebody waits already.
+    WNotRaised,
+    /// A release looks for the next place before it removes its own.
+    ReleaseGrantsToItself,
+    /// A quiet release grants the key.
+    QuietGrants,
+    /// An acquire takes a key that others share.
+    WriterBesideReaders,
+    /// Who wants to share a key that others share does so, whoever waits.
+    ReaderPassesWriter,
+    /// A release grants a key that is to be shared to the first of those who could share it.
+    OneReaderAtATime,
+    /// A waiter that takes an expired key by its own check does not let in those behind it.
+    TakerLetsNobodyIn,
+    /// Each permit counts as one, however many a token takes.
+    WeightIgnored,
+    /// There is one permit more than the total.
+    OneTooMany,
+    /// Permits of another total are given.
+    TotalOverwritten,
+    /// A renewal of one share renews the others, too.
+    RenewalRaisesAll,
+    /// A key that is shared expires with the first of its shares once one was given back.
+    GroupEndsWithFirst,
+    /// A share that is over counts for as long as others last.
+    DeadShareCounts,
+    /// Who comes to share a key draws a number of its own.
+    SharedRaisesFence,
+    /// A lease that becomes a shared one is given back first.
+    DowngradeLetsIn,
+    /// What is taken of several keys is kept though not all of them are free.
+    AllOrNoneKeepsSome,
 }
 
 #[cfg(lock_mutants)]
@@ -217,8 +309,21 @@ mod switch {
             Self::ShutDownForgets,
         ];
 
+        /// All of the store that one node shows.
+        pub const OF_STORE: [Self; 16] = [Self::ReleaseWithoutTokenCheck, Self::RenewWithoutTokenCheck, Self::NoGrantInRelease, Self::NoGrantInAcquire, Self::PlaceKeptOnGrant, Self::PlaceKeptOnTaking, Self::FenceByPlainIncr, Self::GrantWithoutClock, Self::Barging, Self::GrantWithoutEnd, Self::RenewalShortens, Self::OwnAcquireShortens, Self::DeadPlacesLive, Self::PlaceEndless, Self::WNotRaised, Self::ReleaseGrantsToItself];
+
+        /// All of the node that one shows.
+        pub const OF_NODE: [Self; 3] = [Self::DeletedLast, Self::DrawnLast, Self::ToldBeforeSet];
+
+        /// All that only failovers show.
+        pub const OF_REPLICAS: [Self; 4] = [Self::CopyLacksKeys, Self::CopyCountsOn, Self::FormerWins, Self::EpochKept];
+
+        /// All that only slots which move show.
+        pub const OF_SLOTS: [Self; 9] = [Self::MovedExecutes, Self::CounterStays, Self::QueueStays, Self::EpochWithoutMap, Self::EpochOfOneNode, Self::OrderNotSaid, Self::OrderLostInError, Self::TokenAnew, Self::DoubtDropped];
+
         /// All that only a quorum shows.
-        pub const OF_QUORUMS: [Self; 13] = [
+        pub const OF_QUORUMS: [Self; 14] = [
+            Self::QuietGrants,
             Self::TooFewAgree,
             Self::SmallestFence,
             Self::FenceNotWrittenBack,
@@ -235,13 +340,12 @@ mod switch {
         ];
 
         /// All that only leases of several modes show.
-        pub const OF_MODES: [Self; 4] =
-            [Self::LaterContendFirst, Self::PlaceBeforeAnswer, Self::TogetherForgets, Self::DowngradeForgets];
+        pub const OF_MODES: [Self; 17] = [Self::LaterContendFirst, Self::PlaceBeforeAnswer, Self::TogetherForgets, Self::DowngradeForgets, Self::WriterBesideReaders, Self::ReaderPassesWriter, Self::OneReaderAtATime, Self::TakerLetsNobodyIn, Self::WeightIgnored, Self::OneTooMany, Self::TotalOverwritten, Self::RenewalRaisesAll, Self::GroupEndsWithFirst, Self::DeadShareCounts, Self::SharedRaisesFence, Self::DowngradeLetsIn, Self::AllOrNoneKeepsSome];
 
         /// All that the whole-system tests must notice, see `tests/mutants`.
         pub const OF_WHOLE_SYSTEM: [Self; 3] = [Self::NoCleanUp, Self::CallNotHeard, Self::PrefixLost];
 
-        /// Runs `work` with this bug in all engines that this thread polls meanwhile.
+        /// Runs `work` with this bug in all engines and nodes that this thread runs meanwhile.
         pub fn during<R>(self, work: impl FnOnce() -> R) -> R {
             struct End(Option<Mutant>);
             impl Drop for End {
@@ -254,7 +358,8 @@ mod switch {
         }
 
         /// Whether this bug is on in this thread or in the whole process.
-        pub(crate) fn is_on(self) -> bool {
+        #[must_use]
+        pub fn is_on(self) -> bool {
             PRESENT.get().or_else(Self::of_process) == Some(self)
         }
 
@@ -263,7 +368,7 @@ mod switch {
             *NAMED.get_or_init(|| {
                 let name = super::named()?;
                 let mut all =
-                    Self::ALL.iter().chain(&Self::OF_QUORUMS).chain(&Self::OF_MODES).chain(&Self::OF_WHOLE_SYSTEM);
+                    Self::ALL.iter().chain(&Self::OF_STORE).chain(&Self::OF_QUORUMS).chain(&Self::OF_MODES).chain(&Self::OF_WHOLE_SYSTEM);
                 all.find(|mutant| name == format!("{mutant:?}")).copied()
             })
         }

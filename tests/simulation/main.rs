@@ -3,6 +3,7 @@
 //! The same schedules each time: two runs of one commit give one answer. `tests/simulation/search.rs` looks for others.
 
 mod held;
+mod memory;
 mod node;
 mod variables;
 
@@ -18,13 +19,13 @@ const BASE: u64 = 20_261_124_000;
 /// take some 40 s of one core without optimisation.
 const SCHEDULES: u64 = 800;
 
-/// The seeds to try: one to replay, or as many as are asked for.
-fn seeds() -> Range<u64> {
+/// The seeds to try: one to replay, or as many as are asked for, or else `count` from `base` on.
+fn seeds(base: u64, count: u64) -> Range<u64> {
     match number("SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => {
-            let base = number("SIM_BASE").unwrap_or(BASE);
-            base..base + number("SIM_SEEDS").unwrap_or(SCHEDULES)
+            let base = number("SIM_BASE").unwrap_or(base);
+            base..base + number("SIM_SEEDS").unwrap_or(count)
         }
     }
 }
@@ -39,7 +40,7 @@ macro_rules! every_schedule {
             $(
                 #[test]
                 fn $part() {
-                    all_keep_every_rule($store, part($number, $parts, one_in($one_in, seeds())));
+                    all_keep_every_rule($store, part($number, $parts, one_in($one_in, seeds(BASE, SCHEDULES))));
                 }
             )+
         }
@@ -74,7 +75,7 @@ fn all_keep_every_rule(store: Store, seeds: Range<u64>) {
     let (base, count) = (seeds.start, seeds.end - seeds.start);
     let (mut acquired, mut events, mut failed) = (0, 0, Vec::new());
     for seed in seeds {
-        let report = sim::run_on(store, seed, None, false);
+        let report = sim::run_on(store, seed, false);
         acquired += report.acquired;
         events += report.events;
         if !report.breaches.is_empty() {
@@ -100,7 +101,7 @@ fn parts_are_all_of_the_seeds() {
 #[test]
 fn one_seed_is_one_run_to_the_byte() {
     for seed in 0..20 {
-        let (one, two) = (sim::run(seed, None, true), sim::run(seed, None, true));
+        let (one, two) = (sim::run_on(Store::Single, seed, true), sim::run_on(Store::Single, seed, true));
         assert!(one.log.len() > 20, "seed {seed} does something");
         assert_eq!(one.log, two.log, "seed {seed}");
     }

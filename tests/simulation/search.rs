@@ -52,7 +52,7 @@ struct Tried {
 /// Tries the schedule of a seed; returns what to say of it if it fails.
 fn fails(store: Store, seed: u64, tried: &mut Tried) -> Option<String> {
     tried.schedules += 1;
-    let why = match catch_unwind(AssertUnwindSafe(|| sim::run_on(store, seed, None, false))) {
+    let why = match catch_unwind(AssertUnwindSafe(|| sim::run_on(store, seed, false))) {
         Ok(report) => {
             tried.leases += report.acquired;
             tried.events += report.events;

@@ -172,17 +172,18 @@ impl Team {
     /// # Panics
     /// When one isn't ready soon.
     pub async fn start(program: &str, run: &Run, role: &str, count: usize, name: &str, options: &[String]) -> Self {
-        let folder = format!("folder={}", run.folder_text());
-        let start = |member| {
-            let mut arguments = vec![role.to_owned(), folder.clone(), format!("name={name}{member}")];
-            arguments.extend_from_slice(options);
-            Process::start(program, arguments)
-        };
+        let start = |member| Self::one(program, run, role, &format!("{name}{member}"), options);
         let mut members: Vec<_> = (0..count).map(start).collect();
         for member in &mut members {
             member.expect("ready", SOON).await;
         }
         Self { members }
+    }
+
+    fn one(program: &str, run: &Run, role: &str, name: &str, options: &[String]) -> Process {
+        let mut arguments = vec![role.to_owned(), format!("folder={}", run.folder_text()), format!("name={name}")];
+        arguments.extend_from_slice(options);
+        Process::start(program, arguments)
     }
 
     /// Lets them begin.
@@ -200,9 +201,7 @@ impl Team {
     /// # Panics
     /// When it isn't ready soon.
     pub async fn join(&mut self, program: &str, run: &Run, role: &str, name: &str, options: &[String]) {
-        let mut arguments = vec![role.to_owned(), format!("folder={}", run.folder_text()), format!("name={name}")];
-        arguments.extend_from_slice(options);
-        let mut member = Process::start(program, arguments);
+        let mut member = Self::one(program, run, role, name, options);
         member.expect("ready", SOON).await;
         member.send("go").await;
         self.members.push(member);

@@ -19,6 +19,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use crate::Dice;
+
 /// Passes bytes between its clients and one server, or does not, as it was last told.
 ///
 /// An order holds for the connections that are open and for those to come, until the next one. Dropping the proxy ends
@@ -255,7 +257,7 @@ async fn pump(
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     let mut under_way: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
-    let mut dice = Dice(0x5eed);
+    let mut dice = Dice::seeded(0x5eed);
     let mut mode = orders.borrow_and_update().mode;
     let mut passed = 0; // in this mode
     let mut open = true;
@@ -297,7 +299,7 @@ async fn pump(
                 if !bytes.is_empty() {
                     passed += bytes.len();
                     let last = under_way.back().map(|(due, _)| *due);
-                    let due = Instant::now() + dice.delay_in(mode);
+                    let due = Instant::now() + delay_in(mode, &mut dice);
                     under_way.push_back((last.map_or(due, |last| due.max(last)), bytes.to_vec()));
                 }
             }
@@ -306,17 +308,10 @@ async fn pump(
     to.shutdown().await
 }
 
-/// The same numbers in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn delay_in(&mut self, mode: Mode) -> Duration {
-        let Mode::Delay { delay, jitter } = mode else {
-            return Duration::ZERO;
-        };
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        delay + jitter.mul_f64((self.0 % 1_000) as f64 / 1_000.0)
+/// How much later than at once something is passed on.
+fn delay_in(mode: Mode, dice: &mut Dice) -> Duration {
+    match mode {
+        Mode::Delay { delay, jitter } => delay + dice.between(Duration::ZERO, jitter),
+        _ => Duration::ZERO,
     }
 }

@@ -1,17 +1,16 @@
-mod entry;
-mod state;
-
 use std::{
     collections::HashMap,
     fmt,
     future::{Future, pending},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use self::state::{State, micros};
-use super::{Answer, Backend, BackendError, Batch, Calls, EVERYONE, Operation, Reply};
+use super::{
+    Answer, Backend, BackendError, Batch, Calls, EVERYONE, Reply,
+    store::{Call, Store, micros},
+};
 use crate::{
     clock::{Clock, TokioClock},
     health::NodeHealth,
@@ -40,19 +39,25 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct MemoryBackend {
-    store: Arc<Store>,
+    store: Arc<Shared>,
 }
 
-struct Store {
+struct Shared {
     clock: Arc<dyn Clock>,
     /// Wall clock at the origin of `clock`, in µs: what a server would answer to TIME counts from here.
     unix_origin: u64,
     state: Mutex<State>,
 }
 
+struct State {
+    store: Store,
+    /// The listeners, by channel.
+    listeners: HashMap<Arc<str>, Calls>,
+}
+
 /// Ends a subscription.
 struct Listening {
-    store: Arc<Store>,
+    store: Arc<Shared>,
     channel: Arc<str>,
 }
 
@@ -79,12 +84,13 @@ impl MemoryBackend {
     pub(crate) fn with_clock_at(clock: Arc<dyn Clock>, now: SystemTime) -> Self {
         let unix = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_origin = micros(unix.saturating_sub(clock.now().since_origin()));
-        Self { store: Arc::new(Store { clock, unix_origin, state: Mutex::default() }) }
+        let state = State { store: Store::new(Duration::ZERO), listeners: HashMap::new() };
+        Self { store: Arc::new(Shared { clock, unix_origin, state: Mutex::new(state) }) }
     }
 
     /// Returns the store of that name. It lives until its last clone is dropped.
     pub(crate) fn named(name: &str) -> Self {
-        static STORES: OnceLock<Mutex<HashMap<String, Weak<Store>>>> = OnceLock::new();
+        static STORES: OnceLock<Mutex<HashMap<String, Weak<Shared>>>> = OnceLock::new();
         let mut stores = STORES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         stores.retain(|_, store| store.strong_count() > 0);
         if let Some(store) = stores.get(name).and_then(Weak::upgrade) {
@@ -96,7 +102,11 @@ impl MemoryBackend {
     }
 }
 
-impl Store {
+impl Shared {
+    fn now(&self) -> u64 {
+        self.unix_origin.saturating_add(micros(self.clock.now().since_origin()))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,10 +119,10 @@ impl Default for MemoryBackend {
 }
 
 // Shows the number of keys, not the keys: a span of each call may show a value that holds the manager.
-impl fmt::Debug for Store {
+impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Never waits for the lock.
-        let keys = self.state.try_lock().map(|state| state.entries.len()).ok();
+        let keys = self.state.try_lock().map(|state| state.store.keys.len()).ok();
         f.debug_struct("Store").field("keys", &keys).finish_non_exhaustive()
     }
 }
@@ -123,18 +133,17 @@ impl Backend for MemoryBackend {
     }
 
     fn call(&self, batch: Batch) -> Reply<Answer> {
-        let now = self.store.clock.now();
-        let time = self.store.unix_origin.saturating_add(micros(now.since_origin()));
+        let now = self.store.now();
         let mut state = self.store.state();
+        let State { store, listeners } = &mut *state;
+        let hears = |channel: &Arc<str>| listeners.contains_key(channel);
+        let mut call = Call::new(&batch, (now, now), &hears);
         let mut answer = Answer::new([]);
-        for operation in &batch {
-            answer.outcomes.push(Ok(state.execute(operation, now, time)));
-        }
-        if batch.iter().any(Operation::is_all_or_none) {
-            state.give_back_unless_all(&batch, &mut answer.outcomes, now, time);
-        }
-        answer.time = Some(time);
-        let grants = std::mem::take(&mut state.grants);
+        answer.outcomes = store.execute(&batch, &mut call);
+        answer.time = Some(now);
+        let told =
+            call.grants.into_iter().filter_map(|(channel, grant)| Some((listeners.get(&channel)?.clone(), grant)));
+        let grants = told.collect::<Vec<_>>();
         drop(state);
         for (listener, grant) in grants {
             listener.granted(grant);
@@ -148,15 +157,11 @@ impl Backend for MemoryBackend {
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
-        let now = self.store.clock.now();
-        let keys = self
-            .store
-            .state()
-            .entries
-            .iter()
-            .filter(|(key, entry)| key.wire().starts_with(&prefix) && entry.expires() > now)
-            .filter_map(|(key, _)| LockKey::new(key.wire()).ok())
-            .collect();
+        let now = self.store.now();
+        let state = self.store.state();
+        let held =
+            state.store.keys.iter().filter(|(key, holders)| key.wire().starts_with(&prefix) && holders.ends() > now);
+        let keys = held.filter_map(|(key, _)| LockKey::new(key.wire()).ok()).collect();
         Reply::ready(Ok(keys))
     }
 

@@ -20,6 +20,8 @@ pub(crate) mod options;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+#[doc(hidden)]
+pub mod store;
 pub(crate) mod timeouts;
 pub(crate) mod token;
 pub(crate) mod url;

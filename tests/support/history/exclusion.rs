@@ -278,15 +278,15 @@ impl<'k, 'a> Others<'k, 'a> {
     }
 }
 
-/// Enters an index among the two best.
-fn enter(best: &mut [Option<usize>; 2], index: usize, better: impl Fn(usize, usize) -> bool) {
+/// Enters one among the two best.
+pub(super) fn enter<T: Copy>(best: &mut [Option<T>; 2], one: T, better: impl Fn(T, T) -> bool) {
     match *best {
-        [Some(first), _] if !better(index, first) => {
-            if best[1].is_none_or(|second| better(index, second)) {
-                best[1] = Some(index);
+        [Some(first), _] if !better(one, first) => {
+            if best[1].is_none_or(|second| better(one, second)) {
+                best[1] = Some(one);
             }
         }
-        [first, _] => *best = [Some(index), first],
+        [first, _] => *best = [Some(one), first],
     }
 }
 

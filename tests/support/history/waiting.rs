@@ -3,6 +3,7 @@
 use super::{
     check::{Case, Rule, end},
     event::{Event, Outcome},
+    exclusion::enter,
     leases::{Key, Lease, Leases},
     mode::Mode,
     standstill::Standing,
@@ -209,7 +210,7 @@ impl Covers {
         let covers = covers
             .into_iter()
             .map(|cover| {
-                enter(&mut last, cover);
+                enter(&mut last, cover, |a, b| a.to > b.to);
                 (cover, last)
             })
             .collect();
@@ -236,18 +237,6 @@ impl Covers {
             free = free.max(from.map_or(end, |cover| cover.to));
         }
         gaps
-    }
-}
-
-/// Enters a cover among the two that end last.
-fn enter(last: &mut [Option<Cover>; 2], cover: Cover) {
-    match *last {
-        [Some(first), _] if first.to >= cover.to => {
-            if last[1].is_none_or(|second| second.to < cover.to) {
-                last[1] = Some(cover);
-            }
-        }
-        [first, _] => *last = [Some(cover), first],
     }
 }
 

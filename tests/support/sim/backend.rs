@@ -10,7 +10,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply, Token},
+    backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply},
     clock::Clock,
     key::LockKey,
 };
@@ -18,7 +18,7 @@ use lock_core::{
 use super::{
     clock::SimClock,
     network::name,
-    node::{NodeMutant, Redirect, Refuses, free},
+    node::{Redirect, Refuses, free},
     world::{World, micros},
 };
 
@@ -48,8 +48,7 @@ impl Backend for SimBackend {
     }
 
     fn epoch(&self) -> u64 {
-        let epoch = self.world.state().links[self.client].ways[self.server].epoch;
-        if self.world.has(NodeMutant::EpochKept) { 0 } else { epoch }
+        self.world.state().links[self.client].ways[self.server].epoch
     }
 
     fn grants_leases(&self) -> bool {
@@ -83,21 +82,21 @@ impl SimBackend {
     /// Sends a batch, and again over the next connection if one breaks, until the limit. If it is of one `slot`, it goes
     /// to the node that has the slot.
     pub(super) async fn repeat(self, batch: Batch, slot: Option<usize>) -> Result<Answer, BackendError> {
-        let (world, count, mut redirected) = (Arc::clone(&self.world), batch.len(), false);
+        let (count, mut redirected) = (batch.len(), false);
         let result = self.attempts(batch, slot, &mut redirected).await;
-        if !redirected || result.is_err() && world.has(NodeMutant::OrderLostInError) {
+        if !redirected {
             return result;
         }
         // An error of the whole request would say nothing of its order.
         let failed = |error: BackendError| Answer::new((0..count).map(|_| Err(error.clone())));
         let mut answer = result.unwrap_or_else(failed);
-        answer.out_of_order = !world.has(NodeMutant::OrderNotSaid);
+        answer.out_of_order = true;
         Ok(answer)
     }
 
     async fn attempts(
         mut self,
-        mut batch: Batch,
+        batch: Batch,
         slot: Option<usize>,
         redirected: &mut bool,
     ) -> Result<Answer, BackendError> {
@@ -113,8 +112,7 @@ impl SimBackend {
             }
             let Some((conn, epoch)) = self.connection(after, limit).await else {
                 let error = BackendError::unavailable("no connection within the limit");
-                let in_doubt = unanswered && !world.has(NodeMutant::DoubtDropped);
-                return Err(if in_doubt { error } else { error.did_not_happen() });
+                return Err(if unanswered { error } else { error.did_not_happen() });
             };
             if world.now() >= limit && !unanswered {
                 // It was not polled in time, and has not left.
@@ -132,9 +130,6 @@ impl SimBackend {
                 Err(Unanswered::Redirected(redirect)) => {
                     *redirected = true;
                     self.follow(redirect, slot).await;
-                    if world.has(NodeMutant::TokenAnew) {
-                        batch = anew(batch);
-                    }
                 }
                 Err(Unanswered::Silent) => {
                     world.replace(conn);
@@ -378,18 +373,6 @@ impl Drop for EndOfUpkeep<'_> {
         let SimBackend { world, client, server } = self.0;
         world.state().close_down(&world.plan, *client, *server);
     }
-}
-
-/// The same requests with other tokens, as a bug would send them.
-fn anew(batch: Batch) -> Batch {
-    let other = |operation: Operation| match operation {
-        Operation::Acquire(mut acquire) => {
-            acquire.token = Token::from_random(u128::from(acquire.token.reveal().bytes().map(u64::from).sum::<u64>()));
-            Operation::Acquire(acquire)
-        }
-        other => other,
-    };
-    batch.into_iter().map(other).collect()
 }
 
 /// As `pauses.rs`, while requests wait: 10 ms, growing to 100 ms.

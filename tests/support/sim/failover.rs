@@ -77,7 +77,7 @@ impl State {
         let over = self.moment();
         self.journal.ends(server, over, over + self.limit + PASSED_ON);
         if let Some(former) = self.servers[server].former.take() {
-            self.servers[server].node.outlive(former);
+            self.servers[server].node.outlive(&former);
         }
     }
 

@@ -31,14 +31,14 @@ fn check_ghosts_of(world: &World, server: usize, of: Option<usize>) {
     let mut ghosts: Vec<_> = node
         .leftovers(wall)
         .filter(|(key, _, _)| !state.handed_over.iter().any(|given| given == key.as_str()))
-        .filter(|(_, entry, _)| !entry.kept)
+        .filter(|(_, entry, _)| !entry.note.kept)
         // Nobody waits any more, so that nobody comes for a reservation.
         .filter(|(_, entry, _)| {
-            entry.setter.map_or(entry.reserved && !entry.renewed, |client| !state.links[client].dead)
+            entry.note.setter.map_or(entry.note.reserved && !entry.note.renewed, |client| !state.links[client].dead)
         })
-        .filter(|(_, entry, _)| of.is_none() || entry.setter == of)
+        .filter(|(_, entry, _)| of.is_none() || entry.note.setter == of)
         .map(|(key, entry, left)| {
-            let how = if entry.reserved { "reserved" } else { "held" };
+            let how = if entry.note.reserved { "reserved" } else { "held" };
             ("ghost", format!("{key} is {how}, for {left} ms more, though nobody holds it"))
         })
         .collect();

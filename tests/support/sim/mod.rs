@@ -3,14 +3,14 @@
 //!
 //! A *schedule* is one run: two to four clients (each a `LockManager` with a clock and a connection of its own) with a
 //! few tasks each, one to three keys, a [`Store`] of one node or several, sometimes a client of another library. What its tasks do is written down
-//! as a history, which the [`Checker`](crate::history::Checker) judges; [`run`] judges beside it what no history shows:
+//! as a history, which the [`Checker`](crate::history::Checker) judges; [`run_on`] judges beside it what no history shows:
 //!
 //! | rule | breached when |
 //! | --- | --- |
 //! | `false-loss` | a lease that is renewed is lost though nothing broke, though its slot may have moved |
 //! | `told-late` | a holder is told more than 50 ms after its deadline, though its process ran |
 //! | `revived` | a lease that had lapsed is valid again |
-//! | `share-cut`, `share-kept` | a share ends before or after the end that its requests gave it, or the key before or after its last share |
+//! | `share-cut`, `share-kept` | a share ends before or after the end that its requests gave it |
 //! | `left-out` | a place at the front of a queue is left though it fits |
 //! | `ghost`, `ghost-place` | all guards and futures are gone, and a key, a reservation or a place is left before its time |
 //! | `cut-early`, `late-end` | a shutdown ends a lease before its grace is over, or takes longer than it may |
@@ -122,11 +122,7 @@ use self::{
     watched::Watched,
     world::{Server, World, micros},
 };
-pub use self::{
-    node::{Node, NodeMutant},
-    plan::Store,
-    report::Report,
-};
+pub use self::{node::Node, plan::Store, report::Report};
 use crate::Dice;
 
 /// The people on stage.
@@ -143,25 +139,18 @@ struct Member {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// Runs the schedule of a seed and judges it. `bug` is a deliberate one in the node; `logs` has everything written down,
-/// which takes longer.
+/// Runs the schedule of a seed on a store and judges it. `logs` has everything written down, which takes longer.
 #[must_use]
-pub fn run(seed: u64, bug: Option<NodeMutant>, logs: bool) -> Report {
-    run_on(Store::Single, seed, bug, logs)
-}
-
-/// Runs the schedule of a seed on a store; see [`run`].
-#[must_use]
-pub fn run_on(store: Store, seed: u64, bug: Option<NodeMutant>, logs: bool) -> Report {
+pub fn run_on(store: Store, seed: u64, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice, store);
     let of_world = dice.split();
-    let mut server = || Server::new(Node::new(bug).judged_by(&plan), plan.apart(&mut dice));
+    let mut server = || Server::new(Node::new().judged_by(&plan), plan.apart(&mut dice));
     let mut servers: Vec<_> = (0..store.nodes()).map(|_| server()).collect();
     if plan.has_slots() {
         slots::deal(&mut servers, plan.keys);
     }
-    let world = World::new(plan, bug, of_world, servers, logs);
+    let world = World::new(plan, of_world, servers, logs);
     world.log(|| format!("{:?}", world.plan));
     perform(&world, |stage| play(stage, dice));
     let mut report = judge(seed, &world);

@@ -1,38 +1,31 @@
-//! The node: what `lock.lua` does, line by line, in memory. Times are the node's own wall clock.
+//! The node: the [`Store`] of the product, with all that may happen to a server. Times are the node's own wall clock.
 //!
-//! A test holds it against the script in a real Redis. Deliberate bugs are switched on by [`NodeMutant`].
+//! A test holds it against the script in a real Redis. Deliberate bugs are planted in a copy; see `tests/mutants`.
 
-mod acquire;
-mod batch;
 mod copy;
 mod foreign;
 pub(super) mod free;
-mod group;
-mod mutant;
-mod numbers;
-mod queue;
+mod judged;
 mod refusal;
 mod slot;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use lock_core::{
-    backend::{BackendError, BusyReason, Grant, Operation, Outcome, Token},
+    backend::{
+        BackendError, Grant, Operation, Outcome, Token,
+        store::{Call, Store},
+    },
     key::LockKey,
 };
 
 pub(super) use self::copy::Copied;
-pub use self::mutant::NodeMutant;
-use self::{group::Group, queue::Queue};
 pub(super) use self::{refusal::Refuses, slot::Redirect};
-use super::{
-    audit::{Audit, What},
-    plan::Plan,
-};
+use super::{audit::Audit, plan::Plan};
 
 /// What stands at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +36,22 @@ pub(super) enum Holder {
     Foreign(u64),
 }
 
-/// The value of a key.
+/// What one holder has of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     /// Whose.
     pub(super) holder: Holder,
     /// When it expires by the node's clock, in ms.
     pub(super) expires: u64,
-    /// Who set it, if the request came within its own ttl.
+    pub(super) note: Note,
+}
+
+/// What the store does not say of a holder.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Note {
+    /// The value, if it is another library's.
+    foreign: Option<u64>,
+    /// Who set the key, if the request came within its own ttl.
     pub(super) setter: Option<usize>,
     /// Whether it was released, and is kept for a while.
     pub(super) kept: bool,
@@ -68,28 +69,17 @@ pub(super) struct Push {
 }
 
 /// One server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Node {
-    /// Keys that one holder has, of this library or another.
-    keys: BTreeMap<LockKey, Entry>,
-    /// Keys that several may have.
-    groups: BTreeMap<LockKey, Group>,
-    /// The last fencing token given out.
-    last_fence: u64,
-    /// Until when somebody may be waiting.
-    waiting: u64,
-    queues: BTreeMap<LockKey, Queue>,
+    store: Store,
+    notes: HashMap<(LockKey, Token), Note>,
     /// Channels that somebody listens on.
     pub(super) channels: BTreeMap<Arc<str>, usize>,
-    mutant: Option<NodeMutant>,
     pub(super) audit: Audit,
-    pushes: Vec<Push>,
     /// What it refuses to write at present.
     pub(super) refuses: Refuses,
     /// Whether it lets nobody publish at present.
     pub(super) mute: bool,
-    /// Whether it has taken over from another.
-    is_copy: bool,
     /// Keys that have expired, and were looked at since: they are gone also if the clock is set back.
     lapsed: BTreeSet<LockKey>,
     /// The keys whose slots it has, where it is one of several.
@@ -105,40 +95,39 @@ pub(super) struct Executed {
     pub(super) mute: bool,
 }
 
-/// The local variables of one run of the script.
-struct Call {
+/// One batch under way.
+struct Run<'a> {
+    /// The time in ms.
     now: u64,
-    floor: u64,
-    aim: u64,
-    /// The fencing tokens that were drawn last: the first, and how many.
-    drawn: Option<(u64, u64)>,
-    /// The keys that have had some of this call.
-    have_drawn: BTreeSet<LockKey>,
-    /// Keys that are deleted when all else is done; a bug fills it.
-    deleted_last: Vec<LockKey>,
+    call: Call<'a>,
+    /// Who sent it, and how long ago it was begun in ms.
+    sender: Option<(usize, u64)>,
+    pushes: Vec<Push>,
     mute: bool,
 }
 
 type Reply = Result<Outcome, BackendError>;
 
-impl Entry {
-    fn new(token: Token, expires: u64, setter: Option<usize>) -> Self {
-        Self { holder: Holder::Ours(token), expires, setter, kept: false, reserved: false, renewed: false }
-    }
-
-    fn token(&self) -> Option<Token> {
-        match self.holder {
-            Holder::Ours(token) => Some(token),
-            Holder::Foreign(_) => None,
-        }
+impl Default for Node {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl Node {
-    /// An empty one, with a bug of its own or none.
+    /// An empty one.
     #[must_use]
-    pub fn new(mutant: Option<NodeMutant>) -> Self {
-        Self { mutant, ..Self::default() }
+    pub fn new() -> Self {
+        Self {
+            store: Store::new(Duration::from_millis(1)),
+            notes: HashMap::new(),
+            channels: BTreeMap::new(),
+            audit: Audit::default(),
+            refuses: Refuses::Nothing,
+            mute: false,
+            lapsed: BTreeSet::new(),
+            slots: BTreeSet::new(),
+        }
     }
 
     /// The same, and what the schedule allows.
@@ -149,26 +138,19 @@ impl Node {
         self
     }
 
-    pub(super) fn has(&self, mutant: NodeMutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
     /// Forgets everything but who listens, at `micros` by its own clock. That takes to the end of the millisecond: numbers of
     /// the same one would be given again, as the guarantees say.
     pub(super) fn forget(&mut self, micros: u64) {
-        let now = micros / 1_000;
-        self.keys.clear();
-        self.groups.clear();
-        self.waiting = 0;
-        self.last_fence = if self.last_fence / 1_000 == now { now * 1_000 + 999 } else { 0 };
-        self.queues.clear();
+        let (now, last) = (micros / 1_000, self.store.last_fence);
+        self.store = Store::new(Duration::from_millis(1));
+        self.store.last_fence = if last / 1_000 == now { now * 1_000 + 999 } else { 0 };
         self.lapsed.clear();
         self.audit.forget();
     }
 
     /// Takes `last` for the fencing token that was given out last.
     pub fn count_from(&mut self, last: u64) {
-        self.last_fence = last;
+        self.store.last_fence = last;
     }
 
     /// Takes somebody for a listener of a channel.
@@ -186,61 +168,49 @@ impl Node {
     /// in ms.
     pub(super) fn execute(&mut self, batch: &[Operation], micros: u64, sender: Option<(usize, u64)>) -> Executed {
         let now = micros / 1_000;
-        let numbers = batch.iter().map(|operation| match operation {
-            Operation::Acquire(acquire) => (acquire.floor, acquire.aim),
-            Operation::Renew(renew) => (renew.floor, renew.aim),
-            _ => (0, 0),
-        });
-        let (floor, aim) = numbers.fold((0, 0), |most, these| (most.0.max(these.0), most.1.max(these.1)));
-        let mut call =
-            Call { now, floor, aim, drawn: None, have_drawn: BTreeSet::new(), deleted_last: Vec::new(), mute: false };
+        let (channels, mute) = (self.channels.clone(), self.mute);
+        let hears = |channel: &Arc<str>| mute || channels.contains_key(channel);
+        let call = Call::new(batch, (now * 1_000, now * 1_000), &hears);
+        let mut run = Run { now, call, sender, pushes: Vec::new(), mute: false };
         let (batch, free) = batch.split_at(free::begin(batch));
-        // Before the clock was set back, it was written that somebody might be waiting until then. (Calls of renewals do not look.)
-        let looks = batch.iter().any(|operation| !matches!(operation, Operation::Renew(_)));
-        if looks && self.waiting > now + MOST_AHEAD && self.refuses.more().is_ok() {
-            self.waiting = now + MOST_AHEAD;
+        for key in batch.iter().map(Operation::key) {
+            if self.has_expired(key, now) {
+                self.lapsed.insert(key.clone());
+            }
         }
-        let mut outcomes = self.script(batch, &mut call, sender);
-        outcomes.extend(self.acquire_free(free, &mut call, sender));
-        for operation in batch.iter().chain(free) {
-            self.drop_expired(operation, now);
+        let mut outcomes = self.script(batch, &mut run);
+        outcomes.extend(self.acquire_free(free, &mut run));
+        for key in batch.iter().chain(free).map(Operation::key) {
+            if self.is_there(key, now) {
+                self.lapsed.remove(key);
+            }
         }
-        let pushes = std::mem::take(&mut self.pushes);
-        Executed { outcomes, pushes, mute: call.mute }
+        Executed { outcomes, pushes: run.pushes, mute: run.mute }
     }
 
-    /// What stands at a key, if it has not expired: Redis takes a key for expired when its time is *before* now.
-    fn held(&self, key: &LockKey, now: u64) -> Option<Entry> {
-        self.keys.get(key).copied().filter(|entry| entry.expires >= now)
+    /// Whether anything stands at a key: Redis takes a key for expired when its time is *before* now.
+    fn is_there(&self, key: &LockKey, now: u64) -> bool {
+        self.store.keys.get(key).is_some_and(|holders| holders.ends() >= now * 1_000)
     }
 
     /// Whether a key was left to expire, and has, or was deleted by another library.
     fn has_expired(&self, key: &LockKey, now: u64) -> bool {
-        let was_there = self.keys.contains_key(key) || self.groups.contains_key(key) || self.lapsed.contains(key);
-        was_there && !self.is_there(key, now)
+        (self.store.keys.contains_key(key) || self.lapsed.contains(key)) && !self.is_there(key, now)
     }
 
-    /// Removes what has expired and is looked at by an operation, as the server does.
-    fn drop_expired(&mut self, operation: &Operation, now: u64) {
-        let key = operation.key();
-        if self.is_there(key, now) {
-            self.lapsed.remove(key);
-        } else if self.has_expired(key, now) {
-            self.lapsed.insert(key.clone());
-        }
-        self.keys.retain(|name, entry| name != key || entry.expires >= now);
-        self.groups.retain(|name, group| name != key || group.expires >= now);
-        if !matches!(operation, Operation::Renew(_) | Operation::Inspect { .. }) && now < self.waiting {
-            self.queues.retain(|name, queue| name != key || queue.expires >= now);
-        }
-        if !matches!(operation, Operation::Renew(_)) && self.waiting < now {
-            self.waiting = 0;
-        }
+    /// The token that has a key alone, if one has, and what is known of it.
+    fn alone(&self, key: &LockKey, now: u64) -> Option<(Token, Note)> {
+        let holders = self.store.keys.get(key)?;
+        let token = holders.live(now * 1_000).next()?.token;
+        token.mode().is_exclusive().then(|| (token, self.note_of(key, token)))
     }
 
-    /// Whether anything stands at a key.
-    fn is_there(&self, key: &LockKey, now: u64) -> bool {
-        self.held(key, now).is_some() || self.groups.get(key).is_some_and(|group| group.expires >= now)
+    fn note_of(&self, key: &LockKey, token: Token) -> Note {
+        self.notes.get(&(key.clone(), token)).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, key: &LockKey, token: Token, note: Note) {
+        self.notes.insert((key.clone(), token), note);
     }
 
     /// What each holder has of a key by name, at `micros`.
@@ -249,48 +219,62 @@ impl Node {
         self.leftovers(micros).filter(of_key).map(|(_, entry, _)| entry)
     }
 
-    /// Has a key hold something, of which the journal takes note.
-    fn put(&mut self, key: &LockKey, entry: Entry) {
-        self.audit.does(key, entry.holder, What::Set(entry.expires));
-        self.groups.remove(key);
-        self.keys.insert(key.clone(), entry);
-    }
-
-    fn set_expiry(&mut self, key: &LockKey, expires: u64) {
-        if let Some(entry) = self.keys.get_mut(key) {
-            entry.expires = expires;
-        }
-    }
-
     /// What is left at `micros`: what each holder has of a key, and for how long.
     pub(super) fn leftovers(&self, micros: u64) -> impl Iterator<Item = (&LockKey, Entry, u64)> {
         let now = micros / 1_000;
-        let shares = self.groups.iter().flat_map(|(key, group)| {
-            let until = |share: &Entry| Entry { expires: share.expires.min(group.expires), ..*share };
-            group.shares.iter().map(move |share| (key, until(share)))
-        });
-        let all = self.keys.iter().map(|(key, entry)| (key, *entry)).chain(shares);
-        all.filter(move |(_, entry)| entry.expires >= now).map(move |(key, entry)| (key, entry, entry.expires - now))
+        let mut keys: Vec<_> = self.store.keys.iter().collect();
+        keys.sort_by_key(|(key, _)| *key);
+        let shares =
+            keys.into_iter().flat_map(move |(key, holders)| holders.live(now * 1_000).map(move |it| (key, it)));
+        shares.map(move |(key, share)| {
+            let note = self.note_of(key, share.token);
+            let holder = note.foreign.map_or(Holder::Ours(share.token), Holder::Foreign);
+            let expires = share.ends / 1_000;
+            (key, Entry { holder, expires, note }, expires - now)
+        })
+    }
+
+    /// Places that are live still, and where they are called.
+    pub(super) fn places(&self, micros: u64) -> impl Iterator<Item = (&LockKey, &Arc<str>)> {
+        let now = micros / 1_000 * 1_000;
+        let mut queues: Vec<_> = self.store.queues.iter().collect();
+        queues.sort_by_key(|(key, _)| *key);
+        let places = queues.into_iter().flat_map(|(key, queue)| queue.places.iter().map(move |it| (key, it)));
+        places.filter(move |(_, waiting)| waiting.is_live(now)).map(|(key, waiting)| (key, &waiting.place.channel))
+    }
+
+    /// Forgets until when somebody may be waiting, as when that was evicted.
+    pub fn forget_waiting(&mut self) {
+        self.store.waiting = 0;
+        self.audit.all_lapsed(None);
+    }
+
+    /// Forgets who waits for a key, as when that was evicted.
+    pub(super) fn forget_queue(&mut self, key: &LockKey) {
+        self.store.queues.remove(key);
+        self.audit.all_lapsed(Some(key));
+    }
+
+    /// Has the share of a token end now, as if its time were over. Returns whether it has one.
+    pub fn lapse(&mut self, key: &LockKey, token: Token, micros: u64) -> bool {
+        let now = micros / 1_000;
+        if token.mode().is_exclusive() || self.store.end_of(key, token, now * 1_000).is_none() {
+            return false;
+        }
+        self.audit.gives_up(key, token, now, None);
+        let holders = self.store.keys.get_mut(key).expect("it has a share");
+        holders.shares.iter_mut().filter(|share| share.token == token).for_each(|share| share.ends = 1);
+        if holders.ends() <= now * 1_000 {
+            self.store.keys.remove(key);
+        }
+        true
     }
 }
-
-/// How far ahead the time may be until when somebody may be waiting, in ms.
-const MOST_AHEAD: u64 = 60_000;
 
 /// Who answers for what a request has set: its sender, if it was executed within its own ttl, and within a second. Releases of what
 /// is executed later come up to ten seconds apart, and it ends by itself.
 fn setter(sender: Option<(usize, u64)>, ttl: Duration) -> Option<usize> {
     sender.filter(|(_, age)| *age < ms(ttl).min(1_000)).map(|(client, _)| client)
-}
-
-fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {
-    let remaining = Some(Duration::from_millis(entry.expires - now));
-    let by = match entry.holder {
-        Holder::Foreign(_) => BusyReason::Foreign,
-        _ if entry.reserved => BusyReason::Waiters,
-        _ => BusyReason::Holder,
-    };
-    Outcome::Busy { remaining, by, position }
 }
 
 fn ms(duration: Duration) -> u64 {

@@ -23,7 +23,7 @@ impl Report {
     /// Says of a schedule that breaks a rule how to repeat it, its last events, and the rules. Runs it once more.
     #[must_use]
     pub fn tell(&self, lines: usize) -> String {
-        let again = run_on(self.store, self.seed, None, true);
+        let again = run_on(self.store, self.seed, true);
         let last = &again.log[again.log.len().saturating_sub(lines)..];
         let rules: Vec<_> = self.breaches.iter().map(|(rule, message)| format!("{rule}: {message}")).collect();
         format!(

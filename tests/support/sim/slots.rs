@@ -12,7 +12,7 @@ use lock_core::{
 use super::{
     Stage,
     backend::SimBackend,
-    node::{NodeMutant, Redirect, Refuses},
+    node::{Redirect, Refuses},
     world::{Server, State, World},
 };
 use crate::Dice;
@@ -76,11 +76,7 @@ impl Backend for SlotBackend {
         let (world, client) = self.world();
         let state = world.state();
         let link = &state.links[client];
-        let connections = match world.has(NodeMutant::EpochOfOneNode) {
-            true => link.ways[0].epoch,
-            false => link.ways.iter().map(|way| way.epoch).sum(),
-        };
-        if world.has(NodeMutant::EpochWithoutMap) { connections } else { connections + link.map_changes }
+        link.ways.iter().map(|way| way.epoch).sum::<u64>() + link.map_changes
     }
 
     fn grants_leases(&self) -> bool {
@@ -189,7 +185,6 @@ impl State {
         let is_former = self.conns[conn].former;
         let node = self.node_of(conn);
         match node.has_slot(&key) {
-            false if node.has(NodeMutant::MovedExecutes) => None,
             false => Some(Redirect::Moved(owner)),
             true if !is_former && self.moving.contains(&slot_of(&key)) => Some(Redirect::TryAgain),
             true => None,

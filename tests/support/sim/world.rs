@@ -17,7 +17,7 @@ use lock_core::Lease;
 use super::{
     journal::Journal,
     link::{Arriving, Conn, Link, Request},
-    node::{Entry, Node, NodeMutant},
+    node::{Entry, Node},
     plan::{Plan, Trouble},
 };
 use crate::{
@@ -29,8 +29,6 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) plan: Plan,
-    /// A deliberate bug in it.
-    bug: Option<NodeMutant>,
     state: Mutex<State>,
 }
 
@@ -110,7 +108,7 @@ const MOST_LOOKS: u64 = 20_000_000;
 const WALL: u64 = 1_750_000_000_000_000;
 
 impl World {
-    pub(super) fn new(plan: Plan, bug: Option<NodeMutant>, dice: Dice, servers: Vec<Server>, logs: bool) -> Arc<Self> {
+    pub(super) fn new(plan: Plan, dice: Dice, servers: Vec<Server>, logs: bool) -> Arc<Self> {
         let state = State {
             now: 0,
             serial: 0,
@@ -137,15 +135,11 @@ impl World {
             looks: 0,
             noted: (0, 0),
         };
-        Arc::new(Self { plan, bug, state: Mutex::new(state) })
+        Arc::new(Self { plan, state: Mutex::new(state) })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn has(&self, bug: NodeMutant) -> bool {
-        self.bug == Some(bug)
     }
 
     /// The true time in µs. Who only looks at it again and again is in an endless loop.
@@ -297,10 +291,10 @@ impl State {
     /// that nobody can say whose it is.
     pub(super) fn kept_until(&self, server: usize, key: &str, client: usize) -> u64 {
         let Server { node, ahead, .. } = &self.servers[server];
-        let until = |entry: Entry| match entry.setter {
+        let until = |entry: Entry| match entry.note.setter {
             Some(setter) if setter != client => 0,
             // A grant names nobody who set the key. That another has it, too, shows in the history.
-            None if !entry.reserved => u64::MAX,
+            None if !entry.note.reserved => u64::MAX,
             _ => ((entry.expires + 1) * 1_000).saturating_add_signed(-ahead).saturating_sub(WALL),
         };
         node.entries(key, self.wall(server)).map(until).max().unwrap_or(0)

@@ -2,7 +2,7 @@
 
 use lock_core::backend::{Acquire, Operation, Outcome};
 
-use super::{Call, Entry, Node, Reply, ms, setter};
+use super::{Node, Note, Refuses, Reply, Run, ms, setter};
 
 /// Where in a batch the acquires begin that go without the script.
 pub(in crate::sim) fn begin(batch: &[Operation]) -> usize {
@@ -22,12 +22,7 @@ fn fits(acquire: &Acquire) -> bool {
 
 impl Node {
     /// Executes them, with one number for all. What the transaction is refused is asked for by the script.
-    pub(super) fn acquire_free(
-        &mut self,
-        batch: &[Operation],
-        call: &mut Call,
-        sender: Option<(usize, u64)>,
-    ) -> Vec<Reply> {
+    pub(super) fn acquire_free(&mut self, batch: &[Operation], run: &mut Run<'_>) -> Vec<Reply> {
         let acquires = batch.iter().filter_map(|operation| match operation {
             Operation::Acquire(acquire) => Some(acquire),
             _ => None,
@@ -38,40 +33,37 @@ impl Node {
         }
         // Its sender does not know that it has made no place if the answer is lost.
         acquires.iter().filter_map(|acquire| acquire.place.as_ref()).for_each(|place| self.audit.may_last(place));
-        let taken = self.refuses.more().is_ok();
-        let expired: Vec<_> = acquires.iter().filter(|acquire| self.has_expired(&acquire.key, call.now)).collect();
-        let set: Vec<_> = acquires.iter().map(|acquire| taken && self.set_free(acquire, call, sender)).collect();
-        if !taken || self.refuses.number().is_err() {
-            return batch.iter().map(|operation| self.one(operation, call, sender)).collect();
+        let taken = self.refuses.more();
+        let expired: Vec<_> = acquires.iter().filter(|acquire| self.has_expired(&acquire.key, run.now)).collect();
+        let set: Vec<_> = acquires.iter().map(|acquire| taken && self.set_free(acquire, run)).collect();
+        if self.refuses != Refuses::Nothing {
+            self.store.begin(batch, run.now * 1_000);
+            return batch.iter().map(|operation| self.one(operation, run)).collect();
         }
-        let clock = self.count_from_clock(call.now);
-        let next = clock.max(self.last_fence + 1);
+        let next = run.call.clock.max(self.store.last_fence + 1);
         // The counter begins no millisecond by itself that the clock has not begun.
-        let has_number = next == clock || !next.is_multiple_of(1_000);
+        let has_number = next == run.call.clock || !next.is_multiple_of(1_000);
         if has_number {
-            self.last_fence = next;
-        }
-        let outcome = |set| match set {
-            true if has_number => Ok(Outcome::Held { fence: next, block: 1, was_free: true }),
-            _ => Ok(Outcome::NotFree),
-        };
-        if has_number {
+            self.store.last_fence = next;
             for (acquire, _) in acquires.iter().zip(&set).filter(|(_, set)| **set) {
                 self.audit.drew(&acquire.key, acquire.token, (next, 1));
             }
             self.audit.in_gaps.extend(expired.into_iter().map(|acquire| (acquire.key.clone(), next)));
         }
+        let outcome = |set| match set {
+            true if has_number => Ok(Outcome::Held { fence: next, block: 1, was_free: true }),
+            _ => Ok(Outcome::NotFree),
+        };
         set.into_iter().map(outcome).collect()
     }
 
     /// `SET NX PX`, which looks at no queue; whether it was set.
-    fn set_free(&mut self, acquire: &Acquire, call: &Call, sender: Option<(usize, u64)>) -> bool {
-        let free = !self.is_there(&acquire.key, call.now);
+    fn set_free(&mut self, acquire: &Acquire, run: &Run<'_>) -> bool {
+        let free = !self.is_there(&acquire.key, run.now);
         if free {
-            let setter = setter(sender, acquire.ttl);
-            let entry = Entry::new(acquire.token, call.now + ms(acquire.ttl), setter);
-            self.put(&acquire.key, entry);
-            self.audit.takes_free(acquire, call.now);
+            let note = Note { setter: setter(run.sender, acquire.ttl), ..Note::default() };
+            self.put(&acquire.key, acquire.token, run.now + ms(acquire.ttl), note);
+            self.audit.takes_free(acquire, run.now);
         }
         free
     }

@@ -1,10 +1,13 @@
 //! Slots: which a node has, and what goes with one that moves. Each key has a slot of its own. Where there are slots, all leases
 //! are exclusive.
 
-use lock_core::key::LockKey;
+use lock_core::{
+    backend::{Token, store::Queue},
+    key::LockKey,
+};
 
-use super::{Entry, Node, NodeMutant, queue::Queue};
-use crate::sim::audit::{Moved as Seen, What};
+use super::{Node, Note};
+use crate::sim::audit::Moved as Seen;
 
 /// Why a node of several does not execute a request. Nothing of it has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +22,8 @@ pub(in crate::sim) enum Redirect {
 #[derive(Debug)]
 pub(in crate::sim) struct Moved {
     key: LockKey,
-    entry: Option<Entry>,
+    /// Who has the key, for how many ms more, and what is known of that.
+    holder: Option<(Token, u64, Note)>,
     queue: Option<Queue>,
     last_fence: u64,
     waiting: u64,
@@ -34,13 +38,17 @@ impl Node {
         self.slots.remove(key);
         // What moves is what is left of a ttl, so that clocks need not agree.
         let now = micros / 1_000;
-        let entry = self.keys.remove(key).filter(|entry| entry.expires >= now);
+        let holder = self.alone(key, now).map(|(token, note)| {
+            let ends = self.store.end_of(key, token, now * 1_000).unwrap_or(0);
+            (token, ends / 1_000 - now, note)
+        });
+        self.store.keys.remove(key);
         Moved {
             key: key.clone(),
-            entry: entry.map(|entry| Entry { expires: entry.expires - now, ..entry }),
-            queue: self.queues.remove(key).filter(|queue| queue.expires >= now),
-            last_fence: self.last_fence,
-            waiting: self.waiting.saturating_sub(now),
+            holder,
+            queue: self.store.queues.remove(key).filter(|queue| queue.expires >= now * 1_000),
+            last_fence: self.store.last_fence,
+            waiting: self.store.waiting.saturating_sub(now * 1_000),
             seen: self.audit.give(key),
             micros,
         }
@@ -48,31 +56,27 @@ impl Node {
 
     /// Takes a slot over, at `micros` by its own clock.
     pub(in crate::sim) fn take_slot(&mut self, moved: Moved, micros: u64) {
-        let Moved { key, entry, queue, last_fence, waiting, seen, micros: there } = moved;
+        let Moved { key, holder, queue, last_fence, waiting, seen, micros: there } = moved;
         let now = micros / 1_000;
         let apart = now.cast_signed() - (there / 1_000).cast_signed();
         // The end of a place is written in it by the clock of the node that made it.
         self.audit.take(&key, seen, apart, micros != there);
-        if let Some(entry) = entry {
-            let entry = Entry { expires: entry.expires + now, ..entry };
-            self.audit.does(&key, entry.holder, What::Set(entry.expires));
-            self.keys.insert(key.clone(), entry);
+        if let Some((token, left, note)) = holder {
+            self.put(&key, token, now + left, note);
         }
-        if let Some(queue) = queue.filter(|_| !self.has(NodeMutant::QueueStays)) {
-            let expires = queue.expires.saturating_add_signed(apart);
-            self.queues.insert(key.clone(), Queue { expires, ..queue });
+        if let Some(mut queue) = queue {
+            queue.expires = queue.expires.saturating_add_signed(apart * 1_000);
+            self.store.queues.insert(key.clone(), queue);
         }
-        if !self.has(NodeMutant::CounterStays) {
-            self.last_fence = self.last_fence.max(last_fence);
-        }
-        self.waiting = self.waiting.max(now + waiting);
+        self.store.last_fence = self.store.last_fence.max(last_fence);
+        self.store.waiting = self.store.waiting.max(now * 1_000 + waiting);
         self.slots.insert(key);
     }
 
     /// Forgets what it has of slots that are not its own: what its copy had before they moved away.
     pub(in crate::sim) fn drop_strangers(&mut self) {
-        self.keys.retain(|key, _| self.slots.contains(key));
-        self.queues.retain(|key, _| self.slots.contains(key));
+        self.store.keys.retain(|key, _| self.slots.contains(key));
+        self.store.queues.retain(|key, _| self.slots.contains(key));
         self.audit.drop_strangers(|key| self.slots.contains(key));
     }
 

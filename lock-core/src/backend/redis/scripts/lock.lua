@@ -676,7 +676,7 @@ for i = 1, items do
     if failed then
       reply(ERROR, failed)
     elseif first then
-      if waiting > 0 and (held or share or ticket or granted == token) then
+      if waiting > 0 and (held or share or other or ticket or granted == token) then
         local _, _, _, was_granted = leave(queue, token)
         if was_granted then forget_grant(queue) end
       end

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Handover, Lease, LockGuard};
+use lock_core::{Error, Handover, Lease, LockGuard};
 
 use super::{Extras, Guard, Held, Part, Task, Under, outcome};
 use crate::{
@@ -97,7 +97,12 @@ impl Task {
             Poll::Pending => self.awaited(future, cut, &mut aside).await?,
         };
         self.client.judge(&answered, aside);
-        match answered {
+        self.holds(answered, under, extras, aside)
+    }
+
+    /// Goes on with the lease that it has got, if it has.
+    fn holds(&self, got: Result<LockGuard, Error>, under: Under, extras: Extras, aside: bool) -> Option<Held> {
+        match got {
             Ok(guard) => {
                 let parts = vec![self.got(under, guard.lease(), extras, aside)];
                 Some(Held { guard: Guard::One(guard), parts, extras })
@@ -136,15 +141,6 @@ impl Task {
         if left > takes {
             self.client.judge(&answered, aside);
         }
-        match answered {
-            Ok(guard) => {
-                let parts = vec![self.got(under, guard.lease(), Extras::None, aside)];
-                Some(Held { guard: Guard::One(guard), parts, extras: Extras::None })
-            }
-            Err(error) => {
-                under.end(outcome(&error));
-                None
-            }
-        }
+        self.holds(answered, under, Extras::None, aside)
     }
 }

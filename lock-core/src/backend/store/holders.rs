@@ -1,0 +1,113 @@
+//! The holders of a key.
+
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::{
+    backend::{BusyReason, Outcome, Token},
+    mode::Mode,
+};
+
+/// Those who hold a key: one of them, unless they share it. There are shares among them that are over.
+#[derive(Clone, Debug)]
+pub struct Holders {
+    /// The lease of each.
+    pub shares: SmallVec<[Share; 1]>,
+    /// The fencing token of shared leases.
+    pub fence: u64,
+}
+
+/// The lease of one holder.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// The proof of holding.
+    pub token: Token,
+    /// When it ends.
+    pub ends: u64,
+}
+
+impl Holders {
+    /// A single one.
+    #[must_use]
+    pub fn new(share: Share, fence: u64) -> Self {
+        Self { shares: smallvec![share], fence }
+    }
+
+    /// When the last of the leases ends; the beginning of time if there is none.
+    #[must_use]
+    pub fn ends(&self) -> u64 {
+        self.shares.iter().map(|share| share.ends).max().unwrap_or(0)
+    }
+
+    /// The leases that end at a time or later.
+    pub fn live(&self, least: u64) -> impl Iterator<Item = &Share> {
+        self.shares.iter().filter(move |share| share.ends >= least)
+    }
+
+    pub(super) fn share(&mut self, token: Token, least: u64) -> Option<&mut Share> {
+        self.shares.iter_mut().find(|share| share.token == token && share.ends >= least)
+    }
+
+    /// What the holders have in common.
+    pub(super) fn mode(&self) -> Mode {
+        self.shares.first().map_or(Mode::Exclusive, |share| share.token.mode())
+    }
+
+    /// Whether another lease may join those that hold the key.
+    pub(super) fn has_room(&self, mode: Mode, least: u64) -> bool {
+        let fits = match mode {
+            Mode::Permits { total, take } => self.taken(least) + u64::from(take) <= u64::from(total),
+            Mode::Exclusive | Mode::Shared => true,
+        };
+        fits && mode.goes_with(self.mode())
+    }
+
+    /// The answer to a look at the key.
+    pub(super) fn inspected(&self, now: u64, least: u64) -> Outcome {
+        let (first, last) = self.bounds(least);
+        let (first, last) = (Duration::from_micros(first - now), Duration::from_micros(last - now));
+        if self.mode().is_exclusive() {
+            return Outcome::Busy { remaining: Some(last), by: BusyReason::Holder, position: None };
+        }
+        let leases = u32::try_from(self.live(least).count()).unwrap_or(u32::MAX);
+        let permits = u32::try_from(self.taken(least)).unwrap_or(u32::MAX);
+        Outcome::Shared { leases, permits, first, last }
+    }
+
+    /// When the first and the last of the leases end.
+    fn bounds(&self, least: u64) -> (u64, u64) {
+        let ends = || self.live(least).map(|share| share.ends);
+        (ends().min().unwrap_or(least), ends().max().unwrap_or(least))
+    }
+
+    /// How many permits its holders take.
+    fn taken(&self, least: u64) -> u64 {
+        self.live(least).map(|share| u64::from(share.token.mode().permits())).sum()
+    }
+
+    /// The answer to a request in a mode that waits, where the key was `granted` last to a token that has not come yet.
+    pub(super) fn busy(
+        &self,
+        (now, least): (u64, u64),
+        mode: Mode,
+        granted: Option<Token>,
+        position: Option<u32>,
+    ) -> Outcome {
+        let is_granted = self.live(least).any(|share| Some(share.token) == granted);
+        let by = match (self.mode(), mode) {
+            (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
+                BusyReason::OtherTotal { total }
+            }
+            (Mode::Permits { .. }, Mode::Permits { .. }) => BusyReason::Permits,
+            // Where there is room, it is for those who wait first.
+            _ if is_granted || self.has_room(mode, least) => BusyReason::Waiters,
+            _ => BusyReason::Holder,
+        };
+        let (first, last) = self.bounds(least);
+        // The first permits that are given back may be enough.
+        let is_soonest = matches!(self.mode(), Mode::Permits { .. }) && !matches!(by, BusyReason::OtherTotal { .. });
+        let ends = if is_soonest { first } else { last };
+        Outcome::Busy { remaining: Some(Duration::from_micros(ends - now)), by, position }
+    }
+}
