@@ -104,8 +104,8 @@ async fn bad_input_11_a_wait_may_be_longer_than_the_ttl_or_without_end() {
         let manager = manager.clone();
         async move { manager.lock("k").ttl(ms(100)).wait_forever().await }
     });
-    sleep(secs(3_600)).await;
-    assert!(!waiter.is_finished(), "the holder is renewed for an hour");
+    sleep(secs(300)).await;
+    assert!(!waiter.is_finished(), "the holder is renewed for five minutes");
     drop(held);
     assert!(waiter.await.unwrap().is_ok());
     assert!(manager.lock("other").ttl(ms(100)).wait(Duration::MAX).await.is_ok());
