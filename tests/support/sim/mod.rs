@@ -38,7 +38,7 @@
 //!   with a reset, executed without an answer; grants are told late, twice, long after, or not at all; connections take long to be made. A request whose
 //!   connection broke is repeated over the next one, and the first copy may be executed after the second, unless the new
 //!   connection has the old one killed. That changes the backend's epoch, as in `link.rs`.
-//! * **Node**: what `lock.lua` does, command by command (a test compares them). It crashes with and without its data, is
+//! * **Node**: the store of lock-core, which does what `lock.lua` does (a test compares them). It crashes with and without its data, is
 //!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections. It fails
 //!   over to a copy that lags behind, while the former node may go on answering some of the clients. It is a replica for a
 //!   while, is out of memory, cannot count, lets nobody publish, and loses that somebody waits or who. Keys are deleted or
