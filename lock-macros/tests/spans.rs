@@ -71,6 +71,6 @@ async fn spans_name_the_key_and_the_template_and_begin_in_the_order_of_the_attri
     assert_eq!(acquire, r#"lock.acquire key="goods:7" lock="goods:<id>""#);
     assert!(hold.starts_with(r#"lock.hold key="goods:7" fencing_token="#), "{hold}");
     assert_eq!(acquire_other, r#"lock.acquire key="shelf:8" lock="shelf:<id>""#);
-    assert_eq!(hold_other, r#"lock.hold keys=["shelf:8"]"#);
+    assert!(hold_other.starts_with(r#"lock.hold key="shelf:8" fencing_token="#), "{hold_other}");
     Ok(())
 }

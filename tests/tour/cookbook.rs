@@ -29,8 +29,13 @@ mod leader {
                 Ok(resigned) => return resigned,
                 // The work has been cancelled, and another process may lead now.
                 Err(error) if error.is_lost() => tracing::warn!("deposed: {error}"),
+                Err(error) if error.kind() == ErrorKind::ShutDown => return Ok(()),
                 Err(error) => match error.retry_after() {
-                    Some(pause) => tokio::time::sleep(pause).await, // Redis is down, for all candidates
+                    // Redis is down, for all candidates.
+                    Some(pause) => {
+                        tracing::warn!("no election: {error}");
+                        tokio::time::sleep(pause).await;
+                    }
                     None => return Err(error.into()),
                 },
             }
@@ -55,17 +60,18 @@ mod schedule {
 
     /// Runs the job unless another machine has begun this run of it.
     async fn nightly(manager: &LockManager, scheduled: &str) -> Result {
-        let run = manager.lock(key::join(["jobs:nightly", scheduled])).at_least(Duration::from_secs(7 * 24 * 3600));
+        let run = key::join(["jobs", "nightly", scheduled]);
+        let run = manager.lock(run).at_least(Duration::from_secs(7 * 24 * 3600));
         match run.try_run(async |_| report(scheduled).await).await? {
             Some(done) => done,
             None => Ok(()),
         }
     }
 
-    /// The tick that is due: all machines give it the same name.
+    /// The tick that is due, of a period of at least a second: all machines give it the same name.
     fn tick(period: Duration) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        (now - now % period.as_secs()).to_string()
+        (now - now % period.as_secs().max(1)).to_string()
     }
 
     async fn report(scheduled: &str) -> Result {
@@ -77,7 +83,7 @@ mod schedule {
         let manager = LockManager::in_memory();
         let scheduled = tick(Duration::from_secs(24 * 3600));
         nightly(&manager, &scheduled).await?;
-        assert!(manager.is_locked(key::join(["jobs:nightly", &scheduled])).await?);
+        assert!(manager.is_locked(format!("jobs:nightly:{scheduled}")).await?);
         nightly(&manager, &scheduled).await
     }
 }
@@ -94,10 +100,10 @@ mod orders {
 
     impl Shop {
         /// The whole order or nothing of it, in one transaction.
-        async fn book(&self, order: &[Line], fences: Vec<FencingToken>) -> Result {
-            assert_eq!(order.len(), fences.len());
+        async fn book(&self, order: impl Iterator<Item = (&Line, Option<FencingToken>)>) -> Result {
             let mut stock = self.0.lock().expect("no panic");
-            for Line { goods, count } in order {
+            for (Line { goods, count }, fence) in order {
+                fence.ok_or("not under its lock")?;
                 let left = stock.get_mut(goods).ok_or("no such goods")?;
                 *left = left.checked_sub(*count).ok_or("sold out")?;
             }
@@ -110,8 +116,8 @@ mod orders {
         manager
             .lock_all(keys)
             .run(async |leases| {
-                let fences = leases.iter().map(|lease| lease.fencing_token()).collect();
-                shop.book(order, fences).await
+                let fence = |line: &Line| leases.fencing_token(&key::join(["goods", line.goods]));
+                shop.book(order.iter().map(|line| (line, fence(line)))).await
             })
             .await?
     }
@@ -119,9 +125,9 @@ mod orders {
     #[tokio::test]
     async fn two_orders_of_the_same_goods_do_not_meet() -> Result {
         let manager = LockManager::in_memory();
-        let shop = Shop(Mutex::new(BTreeMap::from([("a", 2), ("b", 2)])));
-        let (one, other) = (Line { goods: "a", count: 1 }, Line { goods: "b", count: 1 });
-        let (first, second) = ([one, other], [Line { goods: "b", count: 1 }, Line { goods: "a", count: 1 }]);
+        let shop = Shop(Mutex::new(BTreeMap::from([("a", 3), ("b", 2)])));
+        let line = |goods| Line { goods, count: 1 };
+        let (first, second) = ([line("a"), line("b"), line("a")], [line("b"), line("a")]);
         let (first, second) = tokio::join!(accept(&manager, &shop, &first), accept(&manager, &shop, &second));
         first.and(second)?;
         assert!(shop.0.lock().expect("no panic").values().all(|left| *left == 0));
@@ -139,15 +145,18 @@ mod accepted {
             return Ok(StatusCode::CONFLICT);
         };
         tokio::spawn(async move {
-            if let Err(error) = guard.protect(export()).await {
-                tracing::error!("the export was cancelled: {error}");
+            match guard.protect(export()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!("the export failed: {error}"),
+                Err(error) => tracing::error!("the export was cancelled: {error}"),
             }
         });
         Ok(StatusCode::ACCEPTED)
     }
 
-    async fn export() {
+    async fn export() -> Result {
         tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(())
     }
 
     #[tokio::test(start_paused = true)]
@@ -208,16 +217,19 @@ mod cache {
         };
         let filled = manager
             .lock(key::join(["price", id]))
+            .wait(Duration::from_secs(2))
             .run(async |_| match cache.get(id).await {
                 Some(price) => Ok(price), // another process has filled it meanwhile
                 None => fill().await,
             })
             .await;
+        // Here a lock saves work and protects nothing, so the service goes on without one.
         match filled {
             Ok(price) => price,
-            // Here a lock saves work and protects nothing, so the service goes on without one.
-            Err(error) if error.kind() == ErrorKind::Backend => fill().await,
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                tracing::warn!("computed without a lock: {error}");
+                fill().await
+            }
         }
     }
 

@@ -51,6 +51,8 @@ struct Shared {
 
 struct State {
     store: Store,
+    /// The time of the last batch, by the clock of the store.
+    last: u64,
     /// The listeners, by channel.
     listeners: HashMap<Arc<str>, Calls>,
 }
@@ -84,7 +86,7 @@ impl MemoryBackend {
     pub(crate) fn with_clock_at(clock: Arc<dyn Clock>, now: SystemTime) -> Self {
         let unix = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_origin = micros(unix.saturating_sub(clock.now().since_origin()));
-        let state = State { store: Store::new(Duration::ZERO), listeners: HashMap::new() };
+        let state = State { store: Store::new(Duration::ZERO), last: 0, listeners: HashMap::new() };
         Self { store: Arc::new(Shared { clock, unix_origin, state: Mutex::new(state) }) }
     }
 
@@ -135,9 +137,14 @@ impl Backend for MemoryBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let now = self.store.now();
         let mut state = self.store.state();
-        let State { store, listeners } = &mut *state;
+        let State { store, last, listeners } = &mut *state;
+        // The clock is read outside the lock, since it may be the user's, so a thread that has read it earlier may come here later. To the
+        // store that would be a clock that was set back, after which it forgets places.
+        let now = now.max(*last);
+        *last = now;
         let hears = |channel: &Arc<str>| listeners.contains_key(channel);
-        let mut call = Call::new(&batch, (now, now), &hears);
+        // As a server counts: a thousand fencing tokens for each millisecond.
+        let mut call = Call::new(&batch, (now, now / 1_000 * 1_000), &hears);
         let mut answer = Answer::new([]);
         answer.outcomes = store.execute(&batch, &mut call);
         answer.time = Some(now);

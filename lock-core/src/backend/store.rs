@@ -36,7 +36,7 @@ pub struct Store {
     pub last_fence: u64,
     /// The unit of the clock in which times are kept: a key is there until the unit in which it ends is over. Zero for exact times.
     tick: u64,
-    /// Keys are swept for expired ones when they have become more than this.
+    /// Keys and queues are swept for expired ones when either have become more than this.
     sweep_above: usize,
 }
 
@@ -175,13 +175,13 @@ impl Store {
         let next = call.clock.max(self.last_fence.saturating_add(1));
         let near = if call.aim <= next.saturating_add(micros(AIMS_WITHIN)) { call.aim } else { 0 };
         let first = next.max(near).max(call.floor);
-        let size = u64::from(size).min(1_000 - first % 1_000);
+        let size = u64::from(size).clamp(1, 1_000 - first % 1_000);
         self.last_fence = first.saturating_add(size - 1);
         (first, u32::try_from(size).unwrap_or(u32::MAX))
     }
 
     /// Ends the lease of a token at once. A group whose other shares end just now goes with it.
-    pub fn end_share(&mut self, key: &LockKey, token: Token, now: u64) {
+    fn end_share(&mut self, key: &LockKey, token: Token, now: u64) {
         if let Some(holders) = self.keys.get_mut(key) {
             holders.shares.retain(|share| share.token != token);
             if holders.ends() <= now {
@@ -227,9 +227,9 @@ impl Store {
         }
         if self.waits(now) {
             self.leave(key, *token);
-            if !mode.is_exclusive() && (was_exclusive || had_place || own.is_some() && other.is_some()) {
-                // Those behind it may share the key now: it was exclusive, none of them has found that it has expired, or one share of
-                // two is left.
+            if !mode.is_exclusive() && (had_place || other.is_some()) {
+                // Those behind it may share the key now: it was exclusive, none of them has found that it has expired, or its place is
+                // gone.
                 self.grant(key, None, call);
             }
         }
@@ -341,14 +341,15 @@ impl Store {
         (now + 1).saturating_sub(self.tick)
     }
 
-    /// Removes what has expired, at a cost that spreads over the acquires: each time the number of keys has doubled.
+    /// Removes what has expired, at a cost that spreads over the acquires: each time the number of keys or queues has doubled.
     fn sweep(&mut self, now: u64) {
-        if self.keys.len() > self.sweep_above {
+        if self.keys.len().max(self.queues.len()) > self.sweep_above {
             let least = self.least(now);
             self.keys.retain(|_, holders| holders.ends() >= least);
-            self.sweep_above = (self.keys.len() * 2).max(LEAST_SWEPT);
-            self.keys.shrink_to(self.sweep_above * 2);
             self.queues.retain(|_, queue| queue.expires >= least);
+            self.sweep_above = (self.keys.len().max(self.queues.len()) * 2).max(LEAST_SWEPT);
+            self.keys.shrink_to(self.sweep_above * 2);
+            self.queues.shrink_to(self.sweep_above * 2);
         }
     }
 }

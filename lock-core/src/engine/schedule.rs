@@ -42,7 +42,8 @@ pub(crate) fn takes_another(under_way: usize, usual: usize, waiting: usize, whol
     under_way < usual || under_way < MOST_CALLS && waiting >= whole
 }
 
-const MOST_CALLS: usize = 16;
+/// How many whole calls are in flight at most.
+pub(crate) const MOST_CALLS: usize = 16;
 
 #[cfg(test)]
 mod tests {

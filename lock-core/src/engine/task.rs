@@ -196,7 +196,8 @@ impl Work {
             let gathering = std::mem::take(gathers) & !std::mem::take(passed);
             let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step(gathering);
             *steps += 1;
-            let mut sends = !sent.is_empty();
+            // A call of the step before may not have been polled yet, and what it writes must not wait for a turn of other tasks.
+            let mut sends = gathering || !sent.is_empty();
             calls.extend(sent.into_iter().map(|(call, batch)| {
                 let reply = caught(|| core.backend.call(batch)).unwrap_or_else(|error| Reply::ready(Err(error)));
                 InFlight { call, reply }

@@ -17,6 +17,8 @@ use crate::{
 
 /// The key, and the token that was drawn for it. While the fate of the token is not known, its drop has it cleaned up.
 pub(super) struct Wanted {
+    /// Until then the engine stays. Dropped before the engine's handle, whose drop is the last that wakes the task.
+    _keep_alive: KeepAlive,
     engine: Arc<Engine>,
     pub(super) key: LockKey,
     pub(super) terms: Terms,
@@ -26,8 +28,6 @@ pub(super) struct Wanted {
     pub(super) doubt: Option<Doubt>,
     /// Until when the key stays busy if the lease does not begin.
     keep_until: Moment,
-    /// Until then the engine stays.
-    _keep_alive: KeepAlive,
 }
 
 impl Wanted {
@@ -38,7 +38,7 @@ impl Wanted {
         // the token in doubt, and a shutdown that begins meanwhile waits for this future.
         let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.backend.epoch()) });
         let _keep_alive = engine.keep_alive();
-        Self { engine: Arc::clone(engine), key, terms, token, sent: now, doubt, keep_until, _keep_alive }
+        Self { _keep_alive, engine: Arc::clone(engine), key, terms, token, sent: now, doubt, keep_until }
     }
 
     pub(super) fn request(&self) -> backend::Acquire {

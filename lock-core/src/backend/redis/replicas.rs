@@ -34,15 +34,24 @@ use crate::{
 /// The requests that wait for replicas of a node, on their way to the upkeep. Clones of a backend share it.
 #[derive(Default)]
 pub(super) struct Replication {
-    newcomers: Mutex<Vec<Asked>>,
+    newcomers: Mutex<Newcomers>,
     /// Told when there are newcomers.
     wanted: Notify,
+}
+
+#[derive(Default)]
+struct Newcomers {
+    asked: Vec<Asked>,
+    /// How many upkeeps answer them: one for each manager that shares the backend.
+    servers: usize,
 }
 
 struct Asked {
     tag: Tag,
     batch: Batch,
     replicas: Replicas,
+    /// When its time is over, once its renewals were executed.
+    until: Option<Instant>,
     sender: oneshot::Sender<Result<Answer, BackendError>>,
 }
 
@@ -54,8 +63,8 @@ struct Waiting {
 }
 
 /// The connection of one upkeep, and what waits on it.
-#[derive(Default)]
-struct Line {
+struct Line<'a> {
+    replication: &'a Replication,
     open: Option<Open>,
     newcomers: Vec<Asked>,
     waiting: Vec<Waiting>,
@@ -69,7 +78,9 @@ impl Replication {
             return Err(BackendError::unsupported(why).did_not_happen());
         };
         let (sender, answer) = oneshot::channel();
-        lock(&self.newcomers).push(Asked { tag, batch, replicas, sender });
+        lock(&self.newcomers).asked.push(Asked { tag, batch, replicas, until: None, sender });
+        // All of them, since the runtime of one may stand still; and if none of them waits now, the next one that does.
+        self.wanted.notify_waiters();
         self.wanted.notify_one();
         match timeout(replicas.timeout() + OTHERS_WAIT + connector.limit(), answer).await {
             Ok(Ok(answer)) => answer,
@@ -81,13 +92,13 @@ impl Replication {
 
     /// Answers the requests for as long as it is polled.
     pub(super) async fn serve(&self, connector: &Connector) {
-        let mut line = Line::default();
+        let mut line = Line::new(self);
         loop {
             line.waiting.retain(|waiting| !waiting.asked.sender.is_closed());
             if line.waiting.is_empty() {
                 self.wanted.notified().await;
             }
-            line.newcomers = mem::take(&mut *lock(&self.newcomers));
+            line.newcomers = mem::take(&mut lock(&self.newcomers).asked);
             line.newcomers.retain(|asked| !asked.sender.is_closed());
             if let Err(error) = line.step(connector).await {
                 line.fail(&error);
@@ -96,7 +107,12 @@ impl Replication {
     }
 }
 
-impl Line {
+impl<'a> Line<'a> {
+    fn new(replication: &'a Replication) -> Self {
+        lock(&replication.newcomers).servers += 1;
+        Self { replication, open: None, newcomers: Vec::new(), waiting: Vec::new() }
+    }
+
     /// Lets newcomers join, and waits for replicas once. After an error, the connection is gone.
     async fn step(&mut self, connector: &Connector) -> Result<(), BackendError> {
         if self.newcomers.is_empty() && self.waiting.is_empty() {
@@ -104,14 +120,14 @@ impl Line {
         }
         let mut open = match self.open.take() {
             // What waits was written over it.
-            Some(open) if !self.waiting.is_empty() || open.is_fit(connector) => open,
-            _ => Open::connect(connector).await?,
+            Some(open) if self.newcomers.is_empty() || open.is_fit(connector) => open,
+            // It leads to a server that others have left, or its login is over.
+            _ => self.connect_anew(connector).await?,
         };
         let mut renewed = renew(connector, &mut open, &self.newcomers).await;
         if let Err(Unanswered::Broken(_)) = renewed {
             // It may have ended long ago, and a renewal may be repeated.
-            open = Open::connect(connector).await?;
-            self.newcomers.extend(self.waiting.drain(..).map(|waiting| waiting.asked));
+            open = self.connect_anew(connector).await?;
             renewed = renew(connector, &mut open, &self.newcomers).await;
         }
         let answers = renewed.map_err(|unanswered| connector.failed(unanswered))?;
@@ -119,7 +135,8 @@ impl Line {
         for (asked, answer) in self.newcomers.drain(..).zip(answers) {
             match answer.map(only_written) {
                 Ok(answer) if answer.outcomes.iter().any(is_renewed) => {
-                    self.waiting.push(Waiting { until: now + asked.replicas.timeout(), asked, answer });
+                    let until = asked.until.unwrap_or(now + asked.replicas.timeout());
+                    self.waiting.push(Waiting { until, asked, answer });
                 }
                 answer => asked.answer(answer),
             }
@@ -127,6 +144,19 @@ impl Line {
         self.wait(connector, &mut open).await?;
         self.open = Some(open);
         Ok(())
+    }
+
+    /// Makes another connection, over which what waits is written again.
+    async fn connect_anew(&mut self, connector: &Connector) -> Result<Open, BackendError> {
+        let open = Open::connect(connector).await?;
+        self.again();
+        Ok(open)
+    }
+
+    /// Makes newcomers of the requests that wait.
+    fn again(&mut self) {
+        let waiting = self.waiting.drain(..);
+        self.newcomers.extend(waiting.map(|Waiting { asked, until, .. }| Asked { until: Some(until), ..asked }));
     }
 
     /// Waits for replicas, and answers the requests that have them or whose time is over.
@@ -160,6 +190,21 @@ impl Line {
     fn fail(&mut self, error: &BackendError) {
         let waiting = self.waiting.drain(..).map(|waiting| waiting.asked);
         self.newcomers.drain(..).chain(waiting).for_each(|asked| asked.answer(Err(error.clone())));
+    }
+}
+
+impl Drop for Line<'_> {
+    /// Leaves its requests to the other upkeeps. If there are none, the requests fail.
+    fn drop(&mut self) {
+        self.again();
+        let mut newcomers = lock(&self.replication.newcomers);
+        newcomers.servers -= 1;
+        newcomers.asked.append(&mut self.newcomers);
+        let unserved = if newcomers.servers == 0 { mem::take(&mut newcomers.asked) } else { Vec::new() };
+        drop(newcomers);
+        drop(unserved);
+        self.replication.wanted.notify_waiters();
+        self.replication.wanted.notify_one();
     }
 }
 

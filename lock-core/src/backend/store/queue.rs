@@ -17,7 +17,7 @@ pub struct Queue {
     first: u64,
     next: u64,
     /// The token that the key was granted to last, until it has come.
-    pub granted: Option<Token>,
+    pub(super) granted: Option<Token>,
     /// When all of it is forgotten.
     pub expires: u64,
 }

@@ -154,8 +154,10 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Whether another call that is shared is sent while so many requests wait for it.
+    /// Whether another call that is shared is sent while so many requests wait for it. Of whole calls there are never so many in flight that a
+    /// renewal behind them would come too late.
     pub(super) fn leaves_room(self, at_once: usize, waiting: usize) -> bool {
+        let at_once = if waiting < BATCH { at_once } else { at_once.min(schedule::MOST_CALLS) };
         schedule::takes_another(self.sending, at_once, waiting, BATCH)
     }
 }

@@ -109,5 +109,6 @@ impl Queues {
     }
 }
 
-/// How much later than the time limit of a call a waiter loses its patience.
-const LATE: Duration = Duration::from_millis(10);
+/// How much later than the time limit of a call a waiter loses its patience: so much that also on a busy machine the error of the call,
+/// which names the server, comes first.
+const LATE: Duration = Duration::from_millis(250);

@@ -682,9 +682,8 @@ for i = 1, items do
       end
       reply(HELD, first, size, is_held and 0 or 1)
       taken[i] = not is_held and token
-      -- Those behind it may share the key now: it was exclusive, none of them has found that it has expired, or one share of two is
-      -- left.
-      if is_share and waiting > 0 and (held or ticket or share and other) then
+      -- Those behind it may share the key now: it was exclusive, none of them has found that it has expired, or its place is gone.
+      if is_share and waiting > 0 and (held or ticket or other) then
         local first, following = look(queue, '')
         grant(queue, key, nil, first, following, following)
       end
