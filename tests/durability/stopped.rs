@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::ErrorKind;
+use lock_core::{ErrorKind, LockManager, backend::RedisBackend};
 use lock_tests::{LONG, SOON, eventually, ms, within};
 
 use crate::durability::group::{Group, one};
@@ -140,4 +140,26 @@ async fn request_that_is_dropped_does_not_end_the_wait_of_another() {
     group.replicas[0].server.resume();
     let held = within(SOON, second).await.expect("no panic").expect("the replica answers at last");
     held.release().await.expect("it is held");
+}
+
+/// Two managers share a backend, and the upkeep of either may be the one that waits. It ends in the midst of it.
+#[tokio::test]
+async fn waits_go_on_when_one_of_two_managers_of_a_backend_ends() {
+    let group = Group::start(1).await;
+    for round in 0..4 {
+        let backend = RedisBackend::from_url(&group.primary.url(), "shared", SOON).expect("a valid URL");
+        let manager = || LockManager::builder().backend(backend.clone()).build().expect("sound settings");
+        let (ends, stays) = (manager(), manager());
+        for manager in [&ends, &stays] {
+            let warm = within(SOON, manager.lock("warm").ttl(LONG).acquire()).await.expect("it is free");
+            warm.release().await.expect("it is held");
+        }
+        group.replicas[0].server.pause();
+        let waits = tokio::spawn(stays.lock(format!("k{round}")).ttl(LONG).durability(one(LONG / 4)).acquire());
+        eventually(SOON, "it waits", async || group.waits_now().await).await;
+        ends.shutdown(SOON).await;
+        group.replicas[0].server.resume();
+        let held = within(SOON, waits).await.expect("no panic").expect("the replica answers at last");
+        held.release().await.expect("it is held");
+    }
 }
