@@ -1,5 +1,6 @@
-//! The store in memory against the simulated node, which does what the script does (`node.rs`, `held.rs`): the same batches, the same
-//! answers, the same messages.
+//! The store in memory against the simulated node: the same batches, the same answers, the same messages. Both are made of one `Store`, here
+//! with exact times and there with those of a server, so this is about what is around it. `node.rs` and `held.rs` hold that `Store` against
+//! the script.
 //!
 //! No time ends in the very millisecond of a call: Redis takes a key as expired when that millisecond is over, and the store in
 //! memory, whose clock is finer, at its end. Each counts its fencing tokens from its own clock; how one compares with the last of its key
