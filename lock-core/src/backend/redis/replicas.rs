@@ -135,7 +135,7 @@ impl<'a> Line<'a> {
         for (asked, answer) in self.newcomers.drain(..).zip(answers) {
             match answer.map(only_written) {
                 Ok(answer) if answer.outcomes.iter().any(is_renewed) => {
-                    let until = asked.until.unwrap_or(now + asked.replicas.timeout());
+                    let until = asked.until.unwrap_or_else(|| now + asked.replicas.timeout());
                     self.waiting.push(Waiting { until, asked, answer });
                 }
                 answer => asked.answer(answer),
