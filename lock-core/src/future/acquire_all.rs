@@ -53,7 +53,7 @@ impl LockAllRequest {
     /// ones, so two such requests cannot deadlock.
     ///
     /// # Errors
-    /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
+    /// As [`LockRequest::acquire`](crate::LockRequest::acquire); the error names the key that failed, and everything acquired before it is
     /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key, and when there are more than 5,000.
     ///
     /// # Cancel safety
