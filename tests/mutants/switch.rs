@@ -157,7 +157,7 @@ pub enum Mutant {
     NoCleanUp,
     /// The key of a waiter that was called loses its prefix.
     PrefixLost,
-    /// Keys that are released in a call are deleted at its end, whoever has acquired them meanwhile.
+    /// Keys that are released in a call are deleted at its end, even if others have acquired them meanwhile.
     DeletedLast,
     /// A key is written before its number is drawn.
     DrawnLast,
@@ -189,9 +189,9 @@ pub enum Mutant {
     TokenAnew,
     /// A request that ran out of time when it was sent once more is said not to have happened, though the first was lost.
     DoubtDropped,
-    /// A release deletes the key whoever holds it.
+    /// A release deletes the key without a look at its token.
     ReleaseWithoutTokenCheck,
-    /// A renewal pushes out the expiry whoever holds the key.
+    /// A renewal extends the key without a look at its token.
     RenewWithoutTokenCheck,
     /// A release grants the key to nobody.
     NoGrantInRelease,
@@ -199,7 +199,7 @@ pub enum Mutant {
     NoGrantInAcquire,
     /// A grant leaves the place where it is.
     PlaceKeptOnGrant,
-    /// Who takes the key keeps the place.
+    /// A waiter that acquires the key keeps its place.
     PlaceKeptOnTaking,
     /// The counter of fencing tokens counts from zero, whatever the clock says.
     FenceByPlainIncr,
@@ -225,7 +225,7 @@ pub enum Mutant {
     QuietGrants,
     /// An acquire takes a key that others share.
     WriterBesideReaders,
-    /// Who wants to share a key that others share does so, whoever waits.
+    /// A request to share a key that others share is granted, even if others wait before it.
     ReaderPassesWriter,
     /// A release grants a key that is to be shared to the first of those who could share it.
     OneReaderAtATime,
@@ -243,7 +243,7 @@ pub enum Mutant {
     GroupEndsWithFirst,
     /// A share that is over counts for as long as others last.
     DeadShareCounts,
-    /// Who comes to share a key draws a number of its own.
+    /// A request that joins a shared key draws a number of its own.
     SharedRaisesFence,
     /// A lease that becomes a shared one is given back first.
     DowngradeLetsIn,

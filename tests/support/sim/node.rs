@@ -249,7 +249,7 @@ impl Node {
         self.audit.all_lapsed(None);
     }
 
-    /// Forgets who waits for a key, as when that was evicted.
+    /// Forgets the waiters for a key, as when their queue was evicted.
     pub(super) fn forget_queue(&mut self, key: &LockKey) {
         self.store.queues.remove(key);
         self.audit.all_lapsed(Some(key));

@@ -193,7 +193,7 @@ impl Node {
         }
     }
 
-    /// Who renews what was granted to it holds without having asked for it.
+    /// A waiter that renews what was granted to it holds the key without having asked for it.
     fn renewed(&mut self, renew: &Renew, outcome: Outcome, run: &Run<'_>) {
         let Renew { key, token, ttl, .. } = renew;
         let Outcome::Renewed { remaining, fence, block } = outcome else { return };
@@ -241,7 +241,7 @@ impl Node {
         self.audit.judge_shares(key, now, &shares);
     }
 
-    /// Nobody is left to wait who comes first and may have the key.
+    /// No waiter that comes first and may have the key is left waiting.
     pub(in crate::sim) fn judge_head(&mut self, key: &LockKey, now: u64) {
         let is_foreign = self.alone(key, now).is_some_and(|(_, note)| note.foreign.is_some());
         if !is_foreign && self.refuses == Refuses::Nothing {

@@ -22,7 +22,7 @@ pub(in crate::sim) enum Redirect {
 #[derive(Debug)]
 pub(in crate::sim) struct Moved {
     key: LockKey,
-    /// Who has the key, for how many ms more, and what is known of that.
+    /// The holder of the key, for how many ms more, and what is known of that.
     holder: Option<(Token, u64, Note)>,
     queue: Option<Queue>,
     last_fence: u64,
