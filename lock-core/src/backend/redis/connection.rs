@@ -2,26 +2,25 @@
 
 use std::{
     collections::HashSet,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
-use futures_util::future::{Fuse, FutureExt};
-use redis::{Cmd, Pipeline, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Pipeline};
 use tokio::time::Instant;
 
-use super::handshake::Connected;
+use super::{
+    handshake::Connected,
+    wire::{Replies, Wire},
+};
 
 /// A connection that is ready for use. Clones share it.
 #[derive(Clone)]
 pub(super) struct Connection {
-    inner: MultiplexedConnection,
+    wire: Wire,
     pub(super) epoch: u64,
     about: Arc<About>,
 }
@@ -45,8 +44,6 @@ pub(super) struct About {
     deaf: AtomicBool,
     /// Whether the server says when a key changes that was read in order to watch it.
     tracks: bool,
-    /// Whether a message was taken for a reply, so that each reply since then is that of another request.
-    misread: Arc<AtomicBool>,
 }
 
 /// A request that is sent in one go and answered by one reply.
@@ -64,22 +61,16 @@ impl<'a> From<&'a Cmd> for Ask<'a> {
     }
 }
 
-/// The driver of a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
-/// no detour through another task. It may have ended before the handshake is known to be over, so it may be polled after its
-/// end, and is pending then.
-pub(super) struct Driver(Fuse<Pin<Box<dyn Future<Output = ()> + Send>>>);
-
 impl Connection {
-    pub(super) fn new(inner: MultiplexedConnection, epoch: u64, about: Arc<About>) -> Self {
-        Self { inner, epoch, about }
+    pub(super) fn new(wire: Wire, epoch: u64, about: Arc<About>) -> Self {
+        Self { wire, epoch, about }
     }
 
-    /// Sends what is asked and returns the reply, which may be an error of the server. Of several commands these are all
-    /// replies in an array.
-    pub(super) async fn send(&mut self, ask: Ask<'_>) -> RedisResult<Value> {
+    /// Puts what is asked on the wire. The reply may be an error of the server; that to several commands is an array of all replies.
+    pub(super) fn send(&self, ask: Ask<'_>) -> Replies {
         match ask {
-            Ask::Command(command) => self.inner.send_packed_command(command).await,
-            Ask::Each(commands) => self.inner.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array),
+            Ask::Command(command) => self.wire.put(command),
+            Ask::Each(commands) => self.wire.put_several(commands),
         }
     }
 
@@ -147,11 +138,6 @@ impl Connection {
         self.about.tracks
     }
 
-    /// Returns whether replies may be those of other requests.
-    pub(super) fn is_misread(&self) -> bool {
-        self.about.misread.load(Ordering::Acquire)
-    }
-
     /// Takes note of the time that an answer took.
     pub(super) fn answered_within(&self, round_trip: Duration) {
         self.about.answered_within(round_trip);
@@ -181,7 +167,7 @@ impl Connection {
 impl About {
     /// Describes a connection that was made just now. `shards` says whether it can listen to the channels of slots.
     pub(super) fn new(connected: &Connected, shards: bool) -> Self {
-        let Connected { run, round_trip, tracks, misread, .. } = connected;
+        let Connected { run, round_trip, tracks, .. } = connected;
         let about = Self {
             since: Instant::now(),
             round_trip: AtomicU64::new(u64::MAX),
@@ -192,7 +178,6 @@ impl About {
             listens: shards.then(Mutex::default),
             deaf: AtomicBool::new(false),
             tracks: *tracks,
-            misread: Arc::clone(misread),
         };
         about.answered_within(*round_trip);
         about
@@ -204,36 +189,6 @@ impl About {
         if micros < self.round_trip.load(Ordering::Relaxed) {
             self.round_trip.fetch_min(micros, Ordering::Relaxed);
         }
-    }
-}
-
-impl Driver {
-    pub(super) fn new(driver: impl Future<Output = ()> + Send + 'static) -> Self {
-        let driver: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(driver);
-        Self(driver.fuse())
-    }
-
-    /// Carries what `exchange` sends and waits for.
-    pub(super) async fn carry<T>(&mut self, exchange: impl Future<Output = T>) -> T {
-        let mut exchange = pin!(exchange);
-        poll_fn(|cx| {
-            if let Poll::Ready(done) = exchange.as_mut().poll(cx) {
-                return Poll::Ready(done);
-            }
-            // If the connection has ended, this poll ends the requests that wait for answers.
-            let _ = self.poll_unpin(cx);
-            // An answer that has arrived counts, even if the time is over by now.
-            exchange.as_mut().poll(cx)
-        })
-        .await
-    }
-}
-
-impl Future for Driver {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.poll_unpin(cx)
     }
 }
 

@@ -246,7 +246,7 @@ impl Connector {
     pub(super) async fn send_unless(
         &self,
         ended: impl Future<Output = ()>,
-        mut connection: Connection,
+        connection: Connection,
         ask: Ask<'_>,
         limit: Instant,
     ) -> Result<Value, Unanswered> {
@@ -267,10 +267,6 @@ impl Connector {
             // An answer that is there counts, however late it is looked for.
             biased;
             reply = connection.send(ask) => match reply {
-                Ok(_) if connection.is_misread() => {
-                    self.link.replace(epoch, Duration::ZERO);
-                    Err(Unanswered::Broken(self.lost(epoch)))
-                }
                 Ok(reply) => {
                     connection.answered_within(begun.elapsed());
                     match ask {

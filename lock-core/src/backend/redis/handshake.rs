@@ -1,38 +1,26 @@
 //! The handshake of a connection: the protocol, the user, the client's name, and a look at the server.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    future::Future,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use futures_util::{
-    FutureExt,
-    future::{BoxFuture, ready},
-};
-use redis::{
-    AsyncConnectionConfig, ErrorKind as RedisErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult,
-    Value, aio::MultiplexedConnection,
-};
-use tokio::{
-    sync::mpsc,
-    task::coop::unconstrained,
-    time::{Instant, timeout},
-};
+use futures_util::future::BoxFuture;
+use redis::{Arg, Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use tokio::time::{Instant, timeout};
 
 use super::{
-    connection::Driver,
     connector::{Connector, Role},
-    failure::{self, is_broken},
+    failure::{self, SWITCH_DATABASE, is_broken},
     former::Former,
     info::{self, field},
     names,
     provider::{Login, Logins},
     slot::Tag,
-    stream::{self, Address, Paced, Stream},
+    stream::{self, Address, Stream},
     tls,
+    wire::{Reader, Wire},
 };
 use crate::{
     backend::{BackendError, Calls, EVERYONE},
@@ -41,10 +29,8 @@ use crate::{
 
 /// A fresh connection and what the upkeep needs of it.
 pub(super) struct Connected {
-    pub(super) inner: MultiplexedConnection,
-    pub(super) driver: Driver,
-    /// Messages that the server pushes. The stream ends, or says so, when the connection is closed.
-    pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
+    pub(super) wire: Wire,
+    pub(super) reader: Reader,
     /// Where the server is.
     pub(super) address: Address,
     /// The run of the server, if it is known.
@@ -55,9 +41,7 @@ pub(super) struct Connected {
     pub(super) listening: bool,
     /// Whether the server says when a key changes that is watched.
     pub(super) tracks: bool,
-    /// Whether a message was taken for a reply.
-    pub(super) misread: Arc<AtomicBool>,
-    /// How long the server took for its last answers.
+    /// How long the server took to answer.
     pub(super) round_trip: Duration,
     /// The credentials that follow those which it was made with, if there is a provider.
     pub(super) logins: Option<Logins>,
@@ -105,10 +89,10 @@ impl Connector {
         let is_known = by_choice || self.resp2.load(Ordering::Relaxed);
         let is_guess = !is_known && self.guesses_resp2();
         let mut resp2 = is_known || is_guess;
-        let mut connected = match self.open(login, resp2).await? {
+        let mut opened = match self.open(login, resp2, &self.questions(resp2, calls)).await? {
             Err(error) if !resp2 && Self::lacks_resp3(&error) => {
                 resp2 = true;
-                self.open(login, resp2).await?
+                self.open(login, resp2, &self.questions(resp2, calls)).await?
             }
             opened => opened,
         }
@@ -118,27 +102,24 @@ impl Connector {
         })?;
         // The guess would be permanent. So HELLO is tried once more: a balancer may have closed the connection because its server
         // was not up yet.
-        if is_guess && let Ok(Ok(speaks_resp3)) = self.open(login, false).await {
-            (connected, resp2) = (speaks_resp3, false);
+        if is_guess && let Ok(Ok(speaks_resp3)) = self.open(login, false, &self.questions(false, calls)).await {
+            (opened, resp2) = (speaks_resp3, false);
         }
-        self.identify(&mut connected, resp2, calls).await?;
+        let (mut connected, replies) = opened;
+        self.identify(&mut connected, replies, resp2)?;
         // The kill is sent before all other commands on this connection, so no request has to wait for its answer.
         let to_kill = former.map(|former| former.to_kill(connected.run.as_ref(), connected.id)).unwrap_or_default();
         if !to_kill.is_empty() {
-            let mut kills = redis::Pipeline::with_capacity(to_kill.len());
+            let mut kills = Pipeline::with_capacity(to_kill.len());
             for id in to_kill {
                 kills.cmd("CLIENT").arg("KILL").arg("ID").arg(id);
             }
-            let mut inner = connected.inner.clone();
-            let mut killed: BoxFuture<'static, bool> = Box::pin(async move {
-                let replies = inner.send_packed_commands(&kills, 0, kills.len()).await.unwrap_or_default();
+            let killed = connected.wire.put_several(&kills);
+            connected.killed = Some(Box::pin(async move {
+                let Ok(Value::Array(replies)) = killed.await else { return false };
                 // How many were closed: none, if one was closed before.
-                replies.len() == kills.len() && replies.iter().all(|reply| matches!(reply, Value::Int(_)))
-            });
-            connected.killed = match unconstrained(&mut killed).now_or_never() {
-                Some(is_done) => Some(Box::pin(ready(is_done))),
-                None => Some(killed),
-            };
+                replies.iter().all(|reply| matches!(reply, Value::Int(_)))
+            }));
         }
         if resp2 && !by_choice {
             self.advice.no_resp3(&self.address());
@@ -147,58 +128,77 @@ impl Connector {
         Ok(connected)
     }
 
-    /// Opens a connection, and says the protocol, the user and the database over it. The inner error is the server's.
+    /// Opens a connection, and says the protocol, the user and the database over it, and `then` more in the same write. Returns the
+    /// replies to that. The inner error is the server's.
     pub(super) async fn open(
         &self,
         login: Option<&Login>,
         resp2: bool,
-    ) -> Result<Result<Connected, RedisError>, Failure> {
+        then: &Pipeline,
+    ) -> Result<Result<(Connected, Vec<Value>), RedisError>, Failure> {
         let address = self.locate().await?;
-        let stream = Paced::new(self.stream(&address).await?);
-        let protocol = if resp2 { ProtocolVersion::RESP2 } else { ProtocolVersion::RESP3 };
-        let mut info = self.settings.access.redis.clone().set_protocol(protocol);
-        if let Some(Login { username, password }) = login {
-            info = info.set_username(username).set_password(password);
-        }
-        let (sender, pushes) = mpsc::unbounded_channel();
-        let misread = Arc::new(AtomicBool::new(false));
-        let is_misread = Arc::clone(&misread);
-        let send = move |push: PushInfo| {
-            // The server sends it unasked when a slot has moved away, and the crate takes it for a reply.
-            if push.kind == PushKind::SUnsubscribe {
-                is_misread.store(true, Ordering::Release);
-            }
-            sender.send(push)
-        };
-        let mut config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        if !resp2 {
-            config = config.set_push_sender(send);
-            // The name of the `redis` crate tells nothing that the client's name does not, and a server that allows its users no
-            // `CLIENT SETINFO` would note a breach for each connection. Over RESP2 nothing else may ask for a sign of life.
-            if info.lib_name().is_none() {
-                info = info.set_skip_set_lib_name();
-            }
-        }
-        let hello = MultiplexedConnection::new_with_config(&info, stream, config);
-        let opened = self.step(hello).await?;
+        let (wire, mut reader) = Wire::new(self.stream(&address).await?);
+        let mut commands = self.hello(login, resp2);
+        let first = commands.len();
+        then.cmd_iter().for_each(|command| {
+            commands.add_command(command.clone());
+        });
+        let begun = Instant::now();
+        let replies = self.step(reader.carry(wire.put_several(&commands))).await?;
+        let round_trip = begun.elapsed();
         self.heard();
-        Ok(opened.map(|(inner, driver)| {
-            let driver = Driver::new(driver);
-            Connected {
-                inner,
-                driver,
-                pushes,
-                address,
-                run: None,
-                id: None,
-                listening: false,
-                tracks: false,
-                misread,
-                round_trip: Duration::MAX,
-                logins: None,
-                killed: None,
+        Ok(replies
+            .and_then(|replies| {
+                let Value::Array(mut replies) = replies else { return Ok(Vec::new()) };
+                let rest = replies.split_off(first);
+                commands.cmd_iter().zip(replies).try_for_each(|(command, reply)| is_accepted(command, reply))?;
+                Ok(rest)
+            })
+            .map(|replies| {
+                let connected = Connected {
+                    wire,
+                    reader,
+                    address,
+                    run: None,
+                    id: None,
+                    listening: false,
+                    tracks: false,
+                    round_trip,
+                    logins: None,
+                    killed: None,
+                };
+                (connected, replies)
+            }))
+    }
+
+    /// The first commands, without which the others make no sense.
+    fn hello(&self, login: Option<&Login>, resp2: bool) -> Pipeline {
+        let info = &self.settings.access.redis;
+        let (username, password) = match login {
+            Some(Login { username, password }) => (Some(&**username), Some(&**password)),
+            None => (info.username(), info.password()),
+        };
+        let mut hello = Pipeline::new();
+        if resp2 {
+            if let Some(password) = password {
+                hello.cmd("AUTH").arg(username).arg(password);
             }
-        }))
+        } else {
+            hello.cmd("HELLO").arg(3);
+            if let Some(password) = password {
+                hello.arg("AUTH").arg(username.unwrap_or("default")).arg(password);
+            }
+        }
+        if info.db() != 0 {
+            hello.cmd("SELECT").arg(info.db());
+        }
+        // The name of the `redis` crate tells nothing that the client's name does not, and a server that allows its users no
+        // `CLIENT SETINFO` would note a breach for each connection.
+        if let (Some(name), Some(version), false) = (info.lib_name(), info.lib_ver(), info.skip_set_lib_name()) {
+            hello.cmd("CLIENT").arg("SETINFO").arg("LIB-NAME").arg(name);
+            hello.cmd("CLIENT").arg("SETINFO").arg("LIB-VER").arg(version);
+        }
+        hello
     }
 
     async fn stream(&self, address: &Address) -> Result<Box<dyn Stream>, Failure> {
@@ -250,33 +250,46 @@ impl Connector {
         timeout(self.limit(), step).await.map_err(|_| self.out_of_time())
     }
 
-    /// Names the connection, listens for calls, and looks at what server this is.
-    async fn identify(&self, connected: &mut Connected, resp2: bool, calls: Option<&Calls>) -> Result<(), Failure> {
-        let failed = |error| self.read(error);
-        let mut questions = redis::pipe();
+    /// What follows the first commands: the name of the connection, questions about the server, and subscriptions.
+    fn questions(&self, resp2: bool, calls: Option<&Calls>) -> Pipeline {
+        let mut questions = Pipeline::new();
         questions.cmd("CLIENT").arg("SETNAME").arg(&self.settings.access.client_name);
         questions.cmd("CLIENT").arg("ID");
         questions.cmd("INFO").arg("server");
         questions.cmd("INFO").arg("replication");
-        if self.role != Role::Sentinel {
-            questions.cmd("INFO").arg("memory");
+        questions.cmd("INFO").arg("memory");
+        let Some(calls) = calls else { return questions };
+        // Of our own writes we know.
+        questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+        if resp2 {
+            return questions;
         }
-        if self.role != Role::Sentinel && calls.is_some() {
-            // Of our own writes we know.
-            questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+        let everyone = names::of_database(EVERYONE, self.settings.access.redis.db());
+        match self.role {
+            Role::Sentinel => {
+                for channel in SWITCHES {
+                    questions.cmd("SUBSCRIBE").arg(channel);
+                }
+            }
+            Role::Primary | Role::Node => {
+                questions.cmd("SUBSCRIBE").arg(&**calls.channel());
+                questions.cmd("SUBSCRIBE").arg(&*everyone);
+                if self.role == Role::Node {
+                    // If another node has the slot of this channel, the user may listen all the same.
+                    questions.cmd("SSUBSCRIBE").arg(names::channel(Tag::ONE, calls.channel()));
+                }
+            }
         }
-        let mut asks = connected.inner.clone();
-        let listen = self.subscribe(connected.inner.clone(), calls.filter(|_| !resp2));
-        let begun = Instant::now();
-        let asked = async { tokio::join!(asks.send_packed_commands(&questions, 0, questions.len()), listen) };
-        let (replies, subscribed) = self.step(connected.driver.carry(asked)).await?;
-        connected.round_trip = begun.elapsed();
-        let replies = replies.map_err(failed)?;
+        questions
+    }
+
+    /// Reads the replies: what server this is, and whether it may be used.
+    fn identify(&self, connected: &mut Connected, replies: Vec<Value>, resp2: bool) -> Result<(), Failure> {
         // Without a password the older protocol lets us come this far.
         if let Some(Value::ServerError(error)) = replies.first()
             && error.code() == "NOAUTH"
         {
-            return Err(failed(error.clone().into()).into());
+            return Err(self.read(error.clone().into()).into());
         }
         // Each may be forbidden to the user, and then is done without.
         if let Some(Value::Int(id)) = replies.get(1) {
@@ -285,8 +298,9 @@ impl Connector {
         let [server, replication, memory] =
             [2, 3, 4].map(|at| replies.get(at).and_then(info::text).unwrap_or_default());
         self.refuse(server, replication)?;
+        let subscribed: Vec<_> = replies.iter().skip(6).cloned().map(Value::extract_error).collect();
         if self.role == Role::Sentinel {
-            connected.listening = subscribed.is_some_and(|subscribed| subscribed.is_ok());
+            connected.listening = !subscribed.is_empty() && subscribed.iter().all(Result::is_ok);
             return Ok(());
         }
         self.advice.memory(&self.address(), memory);
@@ -296,38 +310,21 @@ impl Connector {
         }
         connected.tracks = !resp2 && matches!(replies.get(5), Some(Value::Okay));
         connected.run = field(server, "run_id").map(|run| Arc::new(run.to_owned()));
-        connected.listening = match subscribed {
-            Some(Ok(())) => true,
-            Some(Err(error)) if is_broken(&error) => return Err(failed(error).into()),
-            Some(Err(error)) => {
-                self.advice.no_subscribe(&self.address(), &error);
-                false
-            }
-            None => false,
-        };
+        // Grants come over channels of slots in a cluster, and over those of the database elsewhere.
+        let (messages, shards) = subscribed.split_at(subscribed.len().min(2));
+        let refused = |replies: &[Result<Value, RedisError>]| replies.iter().find_map(|reply| reply.clone().err());
+        let messages_refused = refused(messages);
+        if let Some(error) = &messages_refused {
+            self.advice.no_subscribe(&self.address(), error);
+        }
+        let shards_refused =
+            refused(shards).filter(|error| error.redirect_node().is_none() && error.code() != Some("CLUSTERDOWN"));
+        if let Some(error) = &shards_refused {
+            self.advice.no_subscribe(&self.address(), error);
+        }
+        let refused = if self.role == Role::Node { shards_refused } else { messages_refused };
+        connected.listening = !subscribed.is_empty() && refused.is_none();
         Ok(())
-    }
-
-    /// Subscribes to what a server of this role has to say. Returns `None` without `calls`.
-    async fn subscribe(&self, mut inner: MultiplexedConnection, calls: Option<&Calls>) -> Option<RedisResult<()>> {
-        let channel = calls?.channel();
-        let everyone = names::of_database(EVERYONE, self.settings.access.redis.db());
-        Some(match self.role {
-            Role::Primary => inner.subscribe(&[&**channel, &*everyone]).await,
-            Role::Sentinel => inner.subscribe(&SWITCHES).await,
-            Role::Node => {
-                let mut messages = inner.clone();
-                // The second is only for those who look at holders and waiters.
-                let channels = [&**channel, &*everyone];
-                let (shards, messages) = tokio::join!(try_shards(&mut inner, channel), messages.subscribe(&channels));
-                if let Err(error) = &messages
-                    && !is_broken(error)
-                {
-                    self.advice.no_subscribe(&self.address(), error);
-                }
-                shards
-            }
-        })
     }
 
     /// Refuses a server that cannot keep locks, by what `INFO` says of it.
@@ -384,7 +381,6 @@ impl Connector {
         let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
         match error.code() {
             _ if is_broken(error) => false,
-            _ if error.kind() == RedisErrorKind::RESP3NotSupported => true,
             Some("NOPROTO") => true,
             Some("NOAUTH" | "WRONGPASS") => false,
             _ => ["unknown command", "unsupported", "not supported", "invalid request", "'hello'"]
@@ -394,13 +390,14 @@ impl Connector {
     }
 }
 
-/// Finds out whether this user may listen to channels of slots, which came with Redis 7. If another node
-/// has the slot of this channel, the user may.
-async fn try_shards(connection: &mut MultiplexedConnection, channel: &str) -> RedisResult<()> {
-    let mut subscribe = redis::cmd("SSUBSCRIBE");
-    subscribe.arg(names::channel(Tag::ONE, channel));
-    match connection.send_packed_command(&subscribe).await?.extract_error() {
-        Err(error) if error.redirect_node().is_none() && error.code() != Some("CLUSTERDOWN") => Err(error),
+/// Returns the server's error if it refuses one of the first commands.
+fn is_accepted(command: &Cmd, reply: Value) -> Result<(), RedisError> {
+    let Value::ServerError(error) = reply else { return Ok(()) };
+    let detail = error.details().unwrap_or("no reason given").to_owned();
+    match command.args_iter().next() {
+        Some(Arg::Simple(b"HELLO")) => Err(error.into()),
+        Some(Arg::Simple(b"AUTH")) => Err((RedisErrorKind::AuthenticationFailed, "the login failed", detail).into()),
+        Some(Arg::Simple(b"SELECT")) => Err((ServerErrorKind::ResponseError.into(), SWITCH_DATABASE, detail).into()),
         _ => Ok(()),
     }
 }

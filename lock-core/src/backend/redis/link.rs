@@ -9,13 +9,15 @@ use std::{
     time::Duration,
 };
 
-use redis::aio::MultiplexedConnection;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout_at},
 };
 
-use super::connection::{About, Connection, LEAST_SILENCE};
+use super::{
+    connection::{About, Connection, LEAST_SILENCE},
+    wire::Wire,
+};
 use crate::{backend::BackendError, error::ErrorKind};
 
 /// The link that requests take their connection from, and that upkeep puts up and takes down.
@@ -209,8 +211,8 @@ impl Link {
     }
 
     /// Puts a new connection up. Returns it, and whether another one was up.
-    pub(super) fn put_up(&self, inner: MultiplexedConnection, about: About) -> (Connection, bool) {
-        let mut connection = Connection::new(inner, 0, Arc::new(about));
+    pub(super) fn put_up(&self, wire: Wire, about: About) -> (Connection, bool) {
+        let mut connection = Connection::new(wire, 0, Arc::new(about));
         let mut was_up = false;
         // In one step, for those who ask whether there is a connection, and since when.
         self.state.send_modify(|state| {

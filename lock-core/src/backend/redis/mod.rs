@@ -39,6 +39,7 @@ mod tls;
 mod tls;
 mod upkeep;
 mod way;
+mod wire;
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 

@@ -4,9 +4,7 @@ use std::{
     fmt, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::PathBuf,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -16,7 +14,7 @@ use redis::io::tcp::{
     socket2::{SockRef, TcpKeepalive},
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     sync::Semaphore,
     task::spawn_blocking,
@@ -42,48 +40,6 @@ impl fmt::Display for Address {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
-/// A stream that pauses after so many reads, so that the task that polls it gets to its other work.
-pub(super) struct Paced<S> {
-    inner: S,
-    reads: u32,
-}
-
-impl<S> Paced<S> {
-    pub(super) fn new(inner: S) -> Self {
-        Self { inner, reads: 0 }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.reads == READS {
-            self.reads = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
-        self.reads = if read.is_ready() { self.reads + 1 } else { 0 };
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
-}
-
-/// How many reads come before a pause: a small part of the work that tokio lets a task do at once.
-const READS: u32 = 16;
 
 /// Looks names up on the runtime's threads for blocking work, a few at a time.
 ///

@@ -11,17 +11,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt, future::join};
+use futures_util::future::join;
 use rand::{RngExt, rngs::StdRng};
-use redis::{PushInfo, PushKind, Value};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use redis::{PushKind, Value};
+use tokio::time::{Instant, sleep};
 
 use super::{
     attempts::Attempts,
-    connection::{About, Connection, Driver},
+    connection::{About, Connection},
     connector::{Connector, Role, Unanswered},
     failure,
     former::Former,
@@ -29,6 +26,7 @@ use super::{
     pauses::{HURRIED_PAUSE, jittered, pauses},
     provider::Logins,
     stream::Address,
+    wire::Reader,
 };
 use crate::{
     backend::{Calls, Grant},
@@ -76,8 +74,8 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         let connected = attempts.connect(&former, &calls, &mut random).await;
         let shards = connector.role == Role::Node && connected.listening;
         let about = About::new(&connected, shards);
-        let Connected { inner, mut driver, mut pushes, address, run, id, listening, logins, killed, .. } = connected;
-        let (connection, was_up) = connector.link.put_up(inner, about);
+        let Connected { wire, mut reader, address, run, id, listening, logins, killed, .. } = connected;
+        let (connection, was_up) = connector.link.put_up(wire, about);
         metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {
             log!(info, address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "reconnected");
@@ -107,16 +105,16 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
             }
             pending::<()>().await;
         };
-        let watched = watch(&connector, (connection, &address), &mut driver, &mut pushes, logins, &calls);
+        let watched = watch(&connector, (connection, &address), &mut reader, logins, &calls);
         tokio::select! {
             biased;
             () = watched => {}
             () = killed => {}
         }
         former.ended();
-        // Dropping the driver fails the requests that wait for an answer over this connection: nothing else would read their answers, and
-        // they would wait for their whole limit.
-        drop(driver);
+        // The drop of the reader fails the requests that wait for an answer over this connection: nothing else would read their answers,
+        // and they would wait for their whole limit.
+        drop(reader);
         connector.status.note(&connector.lost(epoch));
         silent = connector.link.silence(epoch);
         short_lived = if since.elapsed() < SHORT_LIVED { short_lived + 1 } else { 0 };
@@ -146,8 +144,7 @@ fn take_down(connector: &Connector, epoch: u64) {
 async fn watch(
     connector: &Connector,
     (connection, address): (Connection, &Address),
-    driver: &mut Driver,
-    pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
+    reader: &mut Reader,
     logins: Option<Logins>,
     calls: &Calls,
 ) {
@@ -162,14 +159,12 @@ async fn watch(
         if broken.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        // The driver reads the socket, so it is polled before the messages that it has read. Its own end is not looked at: it shows
-        // as `Disconnection` among the messages.
-        let _ = driver.poll_unpin(cx);
-        // `try_recv` registers no waker, which is fine because only the driver sends here, and it was polled just now. RESP2 has no
-        // such messages; there the heartbeat notices the end.
-        while let Ok(push) = pushes.try_recv() {
+        // Its end is looked at last: what came before it counts.
+        let ended = reader.poll(cx).is_ready();
+        for push in reader.take_pushes() {
             match push.kind {
-                PushKind::Disconnection | PushKind::SUnsubscribe => return Poll::Ready(()),
+                // Unasked: a slot has moved away. Waiters for its keys have to ask again.
+                PushKind::SUnsubscribe => return Poll::Ready(()),
                 PushKind::Message if connector.role == Role::Sentinel => connector.told.notify_one(),
                 PushKind::Message => {
                     if let Some(grant) = grant(&push.data) {
@@ -188,6 +183,9 @@ async fn watch(
                 }
                 _ => {}
             }
+        }
+        if ended {
+            return Poll::Ready(());
         }
         let _ = logins.as_mut().poll(cx);
         if heartbeat.as_mut().poll(cx).is_ready() {

@@ -3,7 +3,7 @@
 use std::{
     mem,
     pin::pin,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError},
 };
 
 use futures_util::{
@@ -152,18 +152,14 @@ async fn view_of_seed(seed: &Connector) -> Result<View, BackendError> {
 /// Asks a node over a connection that is closed afterwards.
 async fn asked_once(seed: &Connector) -> Result<View, BackendError> {
     let connected = async { seed.attempt(seed.log_in().await?, None, None).await };
-    let Connected { inner, mut driver, misread: is_misread, .. } =
-        connected.await.map_err(|Failure { error, .. }| error)?;
+    let Connected { wire, mut reader, .. } = connected.await.map_err(|Failure { error, .. }| error)?;
     seed.heard();
     let mut questions = redis::pipe();
     questions.add_command(question("SLOTS")).add_command(question("INFO"));
-    let mut asks = inner.clone();
-    let asked = driver.carry(asks.send_packed_commands(&questions, 0, 2));
-    let replies = timeout(seed.limit(), asked).await.map_err(|_| seed.out_of_time())?;
-    let mut replies = replies.map_err(|error| seed.refusal(error))?.into_iter();
-    if is_misread.load(Ordering::Acquire) {
-        return Err(failure::closed(&seed.address()));
-    }
+    let replies = timeout(seed.limit(), reader.carry(wire.put_several(&questions))).await;
+    let replies = replies.map_err(|_| seed.out_of_time())?.map_err(|error| seed.refusal(error))?;
+    let Value::Array(replies) = replies else { return Err(misread(seed)) };
+    let mut replies = replies.into_iter();
     let slots = replies.next().unwrap_or(Value::Nil).extract_error().map_err(|error| seed.refusal(error))?;
     view(slots, replies.next(), &seed.settings.address).ok_or_else(|| misread(seed))
 }

@@ -33,19 +33,15 @@ impl Open {
         let epoch = connector.link.newest();
         let opened = async {
             let login = connector.log_in().await?.map(|(login, _)| login);
-            connector.open(login.as_ref(), resp2).await
+            // It may be forbidden, and is only for those who look.
+            let mut name = redis::Pipeline::new();
+            name.cmd("CLIENT").arg("SETNAME").arg(&connector.settings.access.client_name);
+            connector.open(login.as_ref(), resp2, &name).await
         };
         let opened = timeout(connector.settings.access.connect_limit, opened).await;
         let opened = opened.map_err(|_| connector.out_of_time())?.map_err(|Failure { error, .. }| error)?;
-        let connected = opened.map_err(|error| failure::of(error, &connector.address()))?;
-        let mut open = Self { connected, epoch, used: Instant::now(), is_denied: false };
-        let mut name = redis::cmd("CLIENT");
-        name.arg("SETNAME").arg(&connector.settings.access.client_name);
-        match open.send(connector, &name, connector.limit()).await {
-            // It may be forbidden, and is only for those who look.
-            Ok(_) | Err(Unanswered::Refused(_)) => Ok(open),
-            Err(unanswered) => Err(connector.failed(unanswered)),
-        }
+        let (connected, _) = opened.map_err(|error| failure::of(error, &connector.address()))?;
+        Ok(Self { connected, epoch, used: Instant::now(), is_denied: false })
     }
 
     /// Whether it can be used after a pause: it may have ended unnoticed, or lead to another server than the first connection.
@@ -55,8 +51,8 @@ impl Open {
 
     /// Runs one command. After anything but a reply or a refusal, the connection is of no further use.
     async fn send(&mut self, connector: &Connector, command: &Cmd, within: Duration) -> Result<Value, Unanswered> {
-        let Connected { inner, driver, .. } = &mut self.connected;
-        let reply = timeout(within, driver.carry(inner.send_packed_command(command))).await;
+        let Connected { wire, reader, .. } = &mut self.connected;
+        let reply = timeout(within, reader.carry(wire.put(command))).await;
         self.used = Instant::now();
         match reply.map(|reply| reply.and_then(Value::extract_error)) {
             Ok(Ok(value)) => Ok(value),
