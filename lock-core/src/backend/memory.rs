@@ -130,7 +130,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Backend for MemoryBackend {
-    fn answers_at_once(&self) -> bool {
+    fn sends_at_once(&self) -> bool {
         true
     }
 

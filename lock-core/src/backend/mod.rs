@@ -35,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{self, BoxFuture, Either, Ready};
+use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
 #[cfg(feature = "redis")]
@@ -87,37 +87,61 @@ pub type Batch = SmallVec<[Operation; 1]>;
 pub type Outcomes = SmallVec<[Result<Outcome, BackendError>; 1]>;
 
 /// The future of a backend's answer.
-pub struct Reply<T>(Either<Ready<Replied<T>>, BoxFuture<'static, Replied<T>>>);
+pub struct Reply<T>(Progress<T>);
+
+enum Progress<T> {
+    /// The answer, until it is taken.
+    Answered(Option<Replied<T>>),
+    /// The request has left.
+    Sent(BoxFuture<'static, Replied<T>>),
+    /// The request leaves when this is polled.
+    Unsent(BoxFuture<'static, Replied<T>>),
+}
 
 type Replied<T> = Result<T, BackendError>;
 
 impl<T> Reply<T> {
-    /// Makes the reply that `answer` gives.
+    /// Makes the reply that `answer` gives. The request leaves when that is polled.
     pub fn new(answer: impl Future<Output = Result<T, BackendError>> + Send + 'static) -> Self {
-        Self(Either::Right(Box::pin(answer)))
-    }
-
-    /// Returns the answer of a reply that was made by [`ready`](Self::ready), and an error for any other.
-    pub(crate) fn at_once(self) -> Result<T, BackendError> {
-        match self.0 {
-            Either::Left(ready) => ready.into_inner(),
-            Either::Right(_) => {
-                Err(BackendError::unavailable("the backend did not answer at once, as it says it does"))
-            }
-        }
+        Self(Progress::Unsent(Box::pin(answer)))
     }
 
     /// Makes a reply that is there already.
     pub fn ready(answer: Result<T, BackendError>) -> Self {
-        Self(Either::Left(future::ready(answer)))
+        Self(Progress::Answered(Some(answer)))
+    }
+
+    /// Makes the reply to a request that has left. `answer` need not be polled before the answer has come.
+    #[cfg(feature = "redis")]
+    pub(crate) fn sent(answer: BoxFuture<'static, Replied<T>>) -> Self {
+        Self(Progress::Sent(answer))
+    }
+
+    /// Takes the answer if it is there already.
+    pub(crate) fn take(&mut self) -> Option<Replied<T>> {
+        match &mut self.0 {
+            Progress::Answered(answer) => answer.take(),
+            Progress::Sent(_) | Progress::Unsent(_) => None,
+        }
+    }
+
+    /// Whether the request leaves only when this is polled.
+    pub(crate) fn is_unsent(&self) -> bool {
+        matches!(self.0, Progress::Unsent(_))
     }
 }
+
+// The futures are boxed, and no answer is pinned.
+impl<T> Unpin for Reply<T> {}
 
 impl<T> Future for Reply<T> {
     type Output = Result<T, BackendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx)
+        match &mut self.0 {
+            Progress::Answered(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Progress::Sent(answer) | Progress::Unsent(answer) => answer.as_mut().poll(cx),
+        }
     }
 }
 
@@ -165,9 +189,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         0
     }
 
-    /// Returns whether every [`call`](Self::call) returns a reply that is [ready](Reply::ready). Then the thread of a request
-    /// makes the call, and no other task is needed. Default: `false`.
-    fn answers_at_once(&self) -> bool {
+    /// Returns whether a [`call`](Self::call) is sent, or even answered, by the time that it returns. Then the thread of a request makes
+    /// the call, and no task stands between. If it is not sent after all, the engine's task polls the reply. Asked before each step of
+    /// the engine, so that it may change. Must not block. Default: `false`.
+    fn sends_at_once(&self) -> bool {
         false
     }
 

@@ -169,6 +169,11 @@ impl CleanUp {
         self.entries.is_empty()
     }
 
+    /// Whether the next one was never tried: it is due.
+    pub(crate) fn has_untried(&self) -> bool {
+        self.waiting.first().is_some_and(|(_, entry)| self.entries[*entry].tries == 0)
+    }
+
     /// The moment of the next try.
     pub(crate) fn next(&self) -> Option<Moment> {
         self.waiting.first().map(|(at, _)| *at)

@@ -19,12 +19,12 @@ use super::{
     question::Message,
     queues::{
         Queues,
-        in_flight::{List, Transmits},
+        in_flight::{CallId, List, Transmits},
     },
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
 };
 use crate::{
-    backend::{Backend, BackendError},
+    backend::{Answer, Backend, BackendError, Reply},
     caught::caught,
     clock::{Clock, Moment, Sleep},
     error::ErrorKind,
@@ -40,8 +40,6 @@ pub(crate) struct Core {
     pub(super) explain_after: Option<Duration>,
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
-    /// Whether the backend answers at once, so that its calls need no task.
-    pub(crate) answers_at_once: bool,
     state: Mutex<State>,
     /// Tokens that futures of the user's have to hand to the clean-up; see [`KeepAlive`].
     kept_alive: AtomicUsize,
@@ -64,8 +62,18 @@ pub(crate) struct State {
     looked_at: Moment,
     /// Until when the task sleeps unless it is woken.
     asleep_until: Moment,
-    /// Whether a thread is in [`Core::call_at_once`].
+    /// Whether a thread is in [`Core::transmit`].
     calling: bool,
+    /// Whether the thread of a request sends it, as of the task's last step.
+    sends_at_once: bool,
+    /// Whether requests gather, until the task has passed its turn.
+    gathering: bool,
+    /// The replies of calls in flight, on their way to the task.
+    replies: Vec<(CallId, Reply<Answer>)>,
+    /// How often the task has taken them.
+    taken: u64,
+    /// How many tasks have ended.
+    ended: u64,
     /// Requests are refused.
     pub(crate) shut_down: bool,
     /// No handle is left that could make a request: the task ends when it has cleaned up.
@@ -88,11 +96,15 @@ impl Core {
             looked_at: Moment::from_origin(Duration::ZERO),
             asleep_until: Moment::NEVER,
             calling: false,
+            sends_at_once: backend.sends_at_once(),
+            gathering: false,
+            replies: Vec::new(),
+            taken: 0,
+            ended: 0,
             shut_down: false,
             closed: false,
         };
         Arc::new(Self {
-            answers_at_once: backend.answers_at_once(),
             backend,
             clock,
             pulse,
@@ -202,94 +214,157 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state; then, without the lock, does what was put off, and wakes the task if there is something for it
-    /// to do sooner than it thought.
+    /// Changes the state, and sends what there is to send now. Then, without the lock, does what was put off, and wakes the task if there
+    /// is something for it to do sooner than it thought.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state();
         let result = change(&mut state);
-        let mut deferred = SmallVec::<[Deferred; 2]>::new();
+        let mut deferred = Put::new();
         deferred.extend(state.queues.take_deferred());
-        if self.answers_at_once {
-            state = self.call_at_once(state, &mut deferred);
+        let mut due = false;
+        if state.sends_at_once && !state.gathering && state.queues.can_send() {
+            (state, due) = self.transmit(state, &mut deferred, None);
         }
         // The task sleeps until `asleep_until`, which it wrote under this lock in `step`. So a change either comes before that step and
         // is seen by it, or finds `asleep_until` here and wakes the task; no change can fall in between.
-        let due = state.poll_timeout() < state.asleep_until;
+        due |= state.poll_timeout() < state.asleep_until;
         if due {
             // One wake-up is enough until the task has looked: the changes that follow find a moment that is never later than theirs.
             state.asleep_until = Moment::from_origin(Duration::ZERO);
         }
         let shut_down = state.shut_down;
-        // From here on the lock is free. Wakers, log writers and recorders of metrics run in the drop of `deferred`: they are the
-        // user's code, may call the engine, and would deadlock under the lock.
         drop(state);
         if due {
             self.wake.notify_one();
         }
+        self.finish(shut_down, deferred);
+        result
+    }
+
+    /// Does what was put off, now that the lock is free. Wakers, log writers and recorders of metrics run in the drop of `deferred`: they
+    /// are the user's code, may call the engine, and would deadlock under the lock.
+    fn finish(&self, shut_down: bool, deferred: Put) {
         if shut_down {
             let _ = caught("waker", || self.settled.notify_waiters());
         }
         drop(deferred);
-        result
     }
 
-    /// Sends what waits to a backend that answers at once: a store in the process needs no other task to wait for it.
+    /// Gives the backend what waits to be sent, and handles the answers that are there at once. The task gets the other replies; returns
+    /// whether it has to be woken for one. `known` are the present moment and epoch, if the task calls.
     ///
     /// One thread calls at a time, because requests must be executed in the order in which they leave. The others leave
     /// theirs to that thread, which looks again before it stops (flat combining: Hendler, Incze, Shavit and Tzafrir,
     /// 2010).
-    fn call_at_once<'a>(
+    fn transmit<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        deferred: &mut SmallVec<[Deferred; 2]>,
-    ) -> MutexGuard<'a, State> {
-        if state.calling || !state.queues.has_requests() {
-            return state;
+        deferred: &mut Put,
+        mut known: Option<(Moment, u64)>,
+    ) -> (MutexGuard<'a, State>, bool) {
+        if state.calling {
+            return (state, false);
         }
         state.calling = true;
         let calling = Calling(self);
-        // Moved to a local that is declared after `calling`, so that a panic of the backend drops the guard first. In the other order
+        // Moved to a local that is declared after `calling`, so that a panic of the clock drops the guard first. In the other order
         // the drop of `calling`, which takes the lock, would deadlock.
         let mut state = state;
-        let mut rounds = 0;
-        loop {
-            let (mut now, mut epoch, mut calls) = (Moment::NEVER, 0, Transmits::new());
-            // A thread that has served many others leaves the rest to the task.
-            if rounds < ROUNDS && state.queues.has_requests() {
-                (now, epoch) = (self.clock.now(), self.backend.epoch());
-                calls = state.queues.poll_transmit(now, epoch);
-            }
+        let (mut due, mut rounds) = (false, 0);
+        // A thread that has served many others leaves the rest to the task.
+        while rounds < ROUNDS && (known.is_some() || state.can_transmit()) {
             rounds += 1;
+            let (now, epoch) = match known.take() {
+                Some(known) => known,
+                None => {
+                    // The epoch of a request is read before the request is sent, and that of an answer after the answer has come. If a
+                    // connection is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a
+                    // release over the new connection could seem to settle a request that the server may still execute over the old one.
+                    drop(state);
+                    let known = (self.clock.now(), self.backend.epoch());
+                    state = self.state();
+                    known
+                }
+            };
+            let calls = state.poll_calls(now, epoch);
             if calls.is_empty() {
-                state.calling = false;
-                // The flag is cleared, and the drop of `calling` would take the lock that this thread holds.
-                std::mem::forget(calling);
-                return state;
+                break;
             }
+            let (ended, taken) = (state.ended, state.taken);
             drop(state);
-            let answers: SmallVec<[_; 1]> =
-                calls.into_iter().map(|(call, batch)| (call, self.backend.call(batch).at_once())).collect();
+            let call = |batch| {
+                caught("backend", || self.backend.call(batch))
+                    .unwrap_or_else(|| Reply::ready(Err(BackendError::panicked())))
+            };
+            let replies: SmallVec<[_; 1]> = calls.into_iter().map(|(number, batch)| (number, call(batch))).collect();
             state = self.state();
-            for (call, answer) in answers {
-                state.queues.handle_response(call, answer, now, epoch);
+            if state.ended != ended {
+                // The requests were put back when the task ended, and the numbers of the calls may belong to others by now.
+                drop(state);
+                let _ = caught("backend", || drop(replies));
+                state = self.state();
+                continue;
             }
+            for (call, mut reply) in replies {
+                match reply.take() {
+                    Some(answer) => state.queues.handle_response(call, answer, now, epoch),
+                    None => {
+                        // The task polls the replies once more within its longest sleep, and knows their time limits then.
+                        due |= reply.is_unsent() || now + LONGEST_SLEEP < state.asleep_until;
+                        state.replies.push((call, reply));
+                    }
+                }
+            }
+            // The task may have read the answer of a call before it knew of the call.
+            due |= state.taken != taken;
             deferred.extend(state.queues.take_deferred());
         }
+        state.calling = false;
+        // The flag is cleared, and the drop of `calling` would take the lock that this thread holds.
+        std::mem::forget(calling);
+        (state, due)
     }
 
-    /// Decides what to send now, and until when to sleep. Requests that are `gathering` are not sent yet; renewals are.
+    /// Takes the replies of calls in flight that the task does not have yet. It has read what has arrived before.
+    pub(super) fn take_replies(&self, replies: &mut Vec<(CallId, Reply<Answer>)>) {
+        let mut state = self.state();
+        state.taken += 1;
+        replies.append(&mut state.replies);
+    }
+
+    /// Handles answers, on behalf of the task. If tasks are `gathering` requests, these wait for its next step.
+    pub(super) fn handle_answers(&self, answers: &mut Vec<(CallId, Result<Answer, BackendError>)>, gathering: bool) {
+        // Read after the answers have come; see `transmit`.
+        let (now, epoch) = (self.clock.now(), self.backend.epoch());
+        self.with(|state| {
+            for (call, result) in answers.drain(..) {
+                state.queues.handle_response(call, result, now, epoch);
+            }
+            state.gathering |= gathering;
+            // The task is awake, and looks again soon.
+            state.asleep_until = Moment::from_origin(Duration::ZERO);
+        });
+    }
+
+    /// Decides what to do now, sends what there is to send, and decides until when to sleep. Requests that are `gathering` are not sent
+    /// yet; renewals are.
     pub(super) fn step(&self, gathering: bool) -> Step {
-        // The epoch of a request is read before the request is sent, and that of an answer after the answer has come. If a connection
-        // is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a release over the new
-        // connection could seem to settle a request that the server may still execute over the old one.
         let (now, epoch, settled) = (self.clock.now(), self.backend.epoch(), self.backend.is_settled());
-        let calls_at_once = self.backend.calls_at_once();
+        let (calls_at_once, sends_at_once) = (self.backend.calls_at_once(), self.backend.sends_at_once());
         // Before the leases that have lapsed are ended: they are told whether that was why.
         self.pulse.beat(now);
-        self.with(|state| {
-            state.queues.calls_at_once = calls_at_once;
-            state.step(self, now, epoch, settled, gathering)
-        })
+        let mut deferred = Put::new();
+        let mut state = self.state();
+        state.queues.calls_at_once = calls_at_once;
+        (state.sends_at_once, state.gathering) = (sends_at_once, gathering);
+        state.handle_timeout(now);
+        deferred.extend(state.queues.take_deferred());
+        let (mut state, _) = self.transmit(state, &mut deferred, Some((now, epoch)));
+        let step = state.rest(self, now, settled);
+        let shut_down = state.shut_down;
+        drop(state);
+        self.finish(shut_down, deferred);
+        step
     }
 
     /// Counts a token that a future of the user's is to hand to the clean-up before it drops this.
@@ -318,14 +393,18 @@ impl Core {
         state.asleep_until = Moment::NEVER;
         state.runtime_ended |= !begun && self.runtime.is_some();
         state.queues.restart(now);
+        state.gathering = false;
+        state.ended += 1;
+        let replies = std::mem::take(&mut state.replies);
         let deferred = state.queues.take_deferred();
         drop(state);
+        let _ = caught("backend", || drop(replies));
         drop(deferred);
         let _ = caught("waker", || self.settled.notify_waiters());
     }
 }
 
-/// A thread in [`Core::call_at_once`]: if the backend panics, the next one calls.
+/// A thread in [`Core::transmit`]: if the clock panics, the next one calls.
 struct Calling<'a>(&'a Core);
 
 impl Drop for Calling<'_> {
@@ -339,7 +418,6 @@ impl Drop for Calling<'_> {
 pub(super) struct Step {
     /// The moment of the decision.
     pub(super) now: Moment,
-    pub(super) calls: Transmits,
     pub(super) lists: Vec<List>,
     pub(super) messages: Vec<Message>,
     /// Until when to sleep.
@@ -354,13 +432,29 @@ impl State {
         self.running
     }
 
-    /// Returns when the task has something to do. Not before a thread that [calls](Core::call_at_once) is done: it sends
+    /// Returns when the task has something to do. Not before a thread that [calls](Core::transmit) is done: it sends
     /// what waits, and then wakes the task for what is left.
     fn poll_timeout(&self) -> Moment {
         if self.calling { Moment::NEVER } else { self.queues.poll_timeout() }
     }
 
-    fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool, gathering: bool) -> Step {
+    /// Whether there is something to send.
+    fn can_transmit(&self) -> bool {
+        self.queues.can_renew() || (!self.gathering && self.queues.can_send())
+    }
+
+    /// Takes what is to be sent now.
+    fn poll_calls(&mut self, now: Moment, epoch: u64) -> Transmits {
+        // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
+        let mut calls = self.queues.poll_renewals(now);
+        if !self.gathering {
+            calls.extend(self.queues.poll_transmit(now, epoch));
+        }
+        calls
+    }
+
+    /// Ends what is over.
+    fn handle_timeout(&mut self, now: Moment) {
         self.looked_at = now;
         let queues = &mut self.queues;
         // First, since it ends the leases that have lapsed and collects the renewals that are due: a lapsed lease must not be renewed.
@@ -371,11 +465,11 @@ impl State {
                 queues.questions.forget_others();
             }
         }
-        // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
-        let mut calls = queues.poll_renewals(now);
-        if !core.answers_at_once && !gathering {
-            calls.extend(queues.poll_transmit(now, epoch));
-        }
+    }
+
+    /// Decides until when the task sleeps.
+    fn rest(&mut self, core: &Core, now: Moment, settled: bool) -> Step {
+        let queues = &mut self.queues;
         let (lists, messages) = (std::mem::take(&mut queues.lists), queues.poll_messages(now));
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
@@ -384,10 +478,11 @@ impl State {
             // timer still waits; a bounded sleep notices that within a quarter of a second.
             until = until.min(now + LONGEST_SLEEP);
         }
-        self.asleep_until = until;
+        // While requests gather, the task is about to look again.
+        self.asleep_until = if self.gathering { now } else { until };
         core.pulse.rest(until.max(now));
         let finished = self.closed && settled && self.queues.is_done() && !core.is_kept_alive();
-        Step { now, calls, lists, messages, until, finished }
+        Step { now, lists, messages, until, finished }
     }
 }
 
@@ -436,5 +531,8 @@ impl fmt::Debug for Core {
 /// woken up would otherwise be renewed only when the old timer fires.)
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// How often a thread calls a backend that answers at once before it leaves the rest to the task.
+/// What was put off until the lock is free.
+type Put = SmallVec<[Deferred; 2]>;
+
+/// How often a thread calls the backend before it leaves the rest to the task.
 const ROUNDS: usize = 64;

@@ -114,8 +114,10 @@ struct Work {
     upkeep: Upkeep,
     calls: FuturesUnordered<InFlight>,
     lists: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// An answer that has come, and is not handled yet.
-    answer: Option<(CallId, Result<Answer, BackendError>)>,
+    /// Replies on their way to `calls`.
+    replies: Vec<(CallId, Reply<Answer>)>,
+    /// Answers that have come, and are not handled yet.
+    answered: Vec<(CallId, Result<Answer, BackendError>)>,
     /// The same of a notice.
     notice: Option<Notice>,
     /// Whether other tasks are about to make requests, which can share the next call.
@@ -142,7 +144,8 @@ impl Work {
             notices,
             calls: FuturesUnordered::new(),
             lists: FuturesUnordered::new(),
-            answer: None,
+            replies: Vec::new(),
+            answered: Vec::new(),
             notice: None,
             gathers: false,
             passed: false,
@@ -161,7 +164,8 @@ impl Work {
             upkeep,
             calls,
             lists,
-            answer,
+            replies,
+            answered,
             notice,
             gathers,
             passed,
@@ -174,18 +178,17 @@ impl Work {
             if notice.is_some() {
                 handle_notices(core, notice, notices);
             }
-            if answer.is_some() {
-                // Read after the answer has come; see `Core::step`.
-                let (now, epoch) = (core.clock.now(), core.backend.epoch());
-                if let Some((call, result)) = answer.take() {
-                    *gathers |= result.as_ref().is_ok_and(|answer| answer.outcomes.len() > 1);
-                    core.with(|state| state.queues.handle_response(call, result, now, epoch));
-                }
-                *answers += 1;
+            if !answered.is_empty() {
+                let count: usize =
+                    answered.iter().flat_map(|(_, result)| result).map(|answer| answer.outcomes.len()).sum();
+                *gathers |= count > 1;
+                *answers += answered.len();
+                core.handle_answers(answered, *gathers && !*passed);
                 // Calls to a server that is known to be down are answered at once, and each answer may cause the next call. Without
                 // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
                 // have arrived would wait behind the answers until they are too old to be trusted.
-                if answers.is_multiple_of(ANSWERS) {
+                if *answers >= ANSWERS {
+                    *answers = 0;
                     handle_notices(core, notice, notices);
                     pause().await;
                 }
@@ -194,14 +197,8 @@ impl Work {
             // They have their turn first, once, since otherwise the first of them would have a call of its own and the others would
             // wait for room. Renewals leave at once, and answers that have come are handled before.
             let gathering = std::mem::take(gathers) & !std::mem::take(passed);
-            let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step(gathering);
+            let Step { now, lists: asked, messages, until, finished } = core.step(gathering);
             *steps += 1;
-            // A call of the step before may not have been polled yet, and what it writes must not wait for a turn of other tasks.
-            let mut sends = gathering || !sent.is_empty();
-            calls.extend(sent.into_iter().map(|(call, batch)| {
-                let reply = caught(|| core.backend.call(batch)).unwrap_or_else(|error| Reply::ready(Err(error)));
-                InFlight { call, reply }
-            }));
             lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
             lists.extend(messages.into_iter().map(|message| publish(core, message)));
             if finished && lists.is_empty() && core.state().queues.waits_for_nothing() {
@@ -213,20 +210,24 @@ impl Work {
             // they would leave with the next wake-up.
             let exchange = poll_fn(|cx| {
                 poll_upkeep(core, upkeep, told, cx);
-                let answer = calls.poll_next_unpin(cx);
-                if std::mem::take(&mut sends) {
+                core.take_replies(replies);
+                let sends = !replies.is_empty();
+                calls.extend(replies.drain(..).map(|(call, reply)| InFlight { call, reply }));
+                while answered.len() < ANSWERS
+                    && let Poll::Ready(Some(answer)) = calls.poll_next_unpin(cx)
+                {
+                    answered.push(answer);
+                }
+                if sends {
                     poll_upkeep(core, upkeep, told, cx);
                 }
-                match answer {
-                    Poll::Ready(Some(answer)) => Poll::Ready(answer),
-                    Poll::Ready(None) | Poll::Pending => Poll::Pending,
-                }
+                if answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
             tokio::select! {
                 biased;
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
                 Some(()) = lists.next() => {}
-                answered = exchange => (*answer, *gathers) = (Some(answered), gathering),
+                () = exchange => *gathers = gathering,
                 Some(arrived) = notices.recv() => *notice = Some(arrived),
                 // A request that comes alone leaves at once.
                 () = core.wake.notified() => *gathers = gathering || !calls.is_empty(),

@@ -91,8 +91,6 @@ enum Step {
 struct Waiter {
     /// `None` once it is over.
     id: Option<WaiterId>,
-    /// Whether the engine got the waker during this poll already.
-    known: bool,
 }
 
 impl Drop for Acquire {
@@ -279,11 +277,10 @@ impl Progress {
                     self.step = match request.from {
                         Some(from) => Step::TakingUp(Box::new(TakeUp::new(engine, key.clone(), terms, from, now))),
                         None => {
-                            // A backend that answers at once has answered by the time that the waiter is asked for.
-                            let waker = (!engine.answers_at_once).then(|| cx.waker());
-                            let newcomer = Newcomer { key, terms, tries: request.tries_once(), waker };
+                            // The waker is left when the waiter is asked for: a store in the process has answered by then.
+                            let newcomer = Newcomer { key, terms, tries: request.tries_once() };
                             let id = Some(engine.arrive(newcomer, now)?);
-                            Step::Waiting { waiter: Waiter { id, known: waker.is_some() }, timer: None }
+                            Step::Waiting { waiter: Waiter { id }, timer: None }
                         }
                     };
                 }
@@ -342,7 +339,7 @@ impl LockRequest {
 
 impl Waiter {
     fn poll(&mut self, engine: &Engine, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
-        let Some(id) = self.id.filter(|_| !std::mem::take(&mut self.known)) else { return Poll::Pending };
+        let Some(id) = self.id else { return Poll::Pending };
         let result = ready!(engine.with(|state| state.queues.poll(id, cx.waker(), now)));
         self.id = None;
         Poll::Ready(result)

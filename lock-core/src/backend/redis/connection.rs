@@ -74,6 +74,11 @@ impl Connection {
         }
     }
 
+    /// Writes what was put.
+    pub(super) fn flush(&self) {
+        self.wire.flush();
+    }
+
     /// Takes note that the server has run the script.
     pub(super) fn note_script_run(&self) {
         if !self.about.scripts.load(Ordering::Relaxed) {

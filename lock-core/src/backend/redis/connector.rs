@@ -11,7 +11,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -33,6 +33,7 @@ use super::{
     settings::Settings,
     status::Status,
     stream::{Address, Resolver},
+    wire::in_task,
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
@@ -56,6 +57,8 @@ pub(super) struct Connector {
     /// Whether the provider of credentials is being asked.
     pub(super) asks_provider: AtomicBool,
     pub(super) link: Link,
+    /// How many upkeeps keep it.
+    pub(super) keepers: AtomicUsize,
     /// The requests that wait for replicas of this server.
     pub(super) replication: Replication,
     /// When the server last answered an attempt to connect that may still succeed.
@@ -124,6 +127,7 @@ impl Connector {
             resolver: Resolver::new(ATTEMPTS),
             asks_provider: AtomicBool::new(false),
             link: Link::new(shared.epoch),
+            keepers: AtomicUsize::new(0),
             replication: Replication::default(),
             heard: Mutex::default(),
             stuck: AtomicBool::new(false),
@@ -195,6 +199,12 @@ impl Connector {
         (self.role == Role::Sentinel).then_some("sentinel")
     }
 
+    /// Whether a command can be put on the connection by any thread: there is one, and the upkeep that reads it is that of the only
+    /// manager. If there were another one, it could read the answer before the task of this manager knows that it has to wait for it.
+    pub(super) fn sends_at_once(&self) -> bool {
+        self.keepers.load(Ordering::SeqCst) == 1 && self.link.is_up()
+    }
+
     pub(super) fn limit(&self) -> Duration {
         self.settings.access.limit
     }
@@ -237,8 +247,12 @@ impl Connector {
         ask: impl Into<Ask<'_>>,
         limit: Instant,
     ) -> Result<Value, Unanswered> {
-        // A command that is sent while the connection ends may get no answer at all, not even that it has ended.
-        let ended = self.link.ended(connection.epoch);
+        let epoch = connection.epoch;
+        // If another upkeep keeps the connection, its runtime may stand still.
+        let ended = async {
+            in_task().await;
+            self.link.ended(epoch).await;
+        };
         self.send_unless(ended, connection, ask.into(), limit).await
     }
 
@@ -258,6 +272,7 @@ impl Connector {
         let epoch = connection.epoch;
         let mut ended = pin!(ended);
         let out_of_time = async {
+            in_task().await;
             sleep_until(limit).await;
             // If all threads of the runtime stood still, the answer may have arrived and not been read yet. Reading takes longer on a
             // machine that is so busy that this timer was late, too.

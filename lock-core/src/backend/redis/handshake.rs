@@ -138,37 +138,35 @@ impl Connector {
     ) -> Result<Result<(Connected, Vec<Value>), RedisError>, Failure> {
         let address = self.locate().await?;
         let (wire, mut reader) = Wire::new(self.stream(&address).await?);
-        let mut commands = self.hello(login, resp2);
-        let first = commands.len();
-        then.cmd_iter().for_each(|command| {
-            commands.add_command(command.clone());
-        });
+        let hello = self.hello(login, resp2);
         let begun = Instant::now();
-        let replies = self.step(reader.carry(wire.put_several(&commands))).await?;
+        let (first, rest) = (wire.put_several(&hello), wire.put_several(then));
+        let replies = async {
+            // What refuses the first commands need not answer the others.
+            let replies = first.await?;
+            if let Value::Array(replies) = replies {
+                hello.cmd_iter().zip(replies).try_for_each(|(command, reply)| is_accepted(command, reply))?;
+            }
+            rest.await
+        };
+        let replies = self.step(reader.carry(replies)).await?;
         let round_trip = begun.elapsed();
         self.heard();
-        Ok(replies
-            .and_then(|replies| {
-                let Value::Array(mut replies) = replies else { return Ok(Vec::new()) };
-                let rest = replies.split_off(first);
-                commands.cmd_iter().zip(replies).try_for_each(|(command, reply)| is_accepted(command, reply))?;
-                Ok(rest)
-            })
-            .map(|replies| {
-                let connected = Connected {
-                    wire,
-                    reader,
-                    address,
-                    run: None,
-                    id: None,
-                    listening: false,
-                    tracks: false,
-                    round_trip,
-                    logins: None,
-                    killed: None,
-                };
-                (connected, replies)
-            }))
+        Ok(replies.map(|replies| {
+            let connected = Connected {
+                wire,
+                reader,
+                address,
+                run: None,
+                id: None,
+                listening: false,
+                tracks: false,
+                round_trip,
+                logins: None,
+                killed: None,
+            };
+            (connected, replies.into_sequence().unwrap_or_default())
+        }))
     }
 
     /// The first commands, without which the others make no sense.

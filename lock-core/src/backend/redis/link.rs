@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     connection::{About, Connection, LEAST_SILENCE},
-    wire::Wire,
+    wire::{Wire, in_task},
 };
 use crate::{backend::BackendError, error::ErrorKind};
 
@@ -101,6 +101,13 @@ impl Link {
         }
     }
 
+    /// Writes what was put on the connection.
+    pub(super) fn flush(&self) {
+        if let State::Up(connection) = &*self.state.borrow() {
+            connection.flush();
+        }
+    }
+
     /// Returns the run of the server that the connection leads to.
     pub(super) fn run(&self) -> Option<Arc<String>> {
         match &*self.state.borrow() {
@@ -136,6 +143,7 @@ impl Link {
         {
             return Ok(connection.clone());
         }
+        in_task().await;
         let now = Instant::now();
         let glance = match &*self.state.borrow() {
             State::Down(Down { known: true, failures, attempt, .. }) => {

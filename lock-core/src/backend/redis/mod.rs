@@ -41,8 +41,15 @@ mod upkeep;
 mod way;
 mod wire;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
+use futures_util::future::BoxFuture;
 use redis::{ConnectionInfo, Value, from_redis_value};
 use tokio::{
     runtime::Handle,
@@ -130,25 +137,37 @@ impl RedisBackend {
 
 impl Backend for RedisBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
-        let servers = self.servers.clone();
-        // Calls are sent in the order in which they are polled, and an answer that has arrived counts, however much else the task has done.
-        Reply::new(unconstrained(async move {
-            match servers {
-                Servers::Primary(connector) => {
+        // An answer that has arrived counts, however much else the task has done.
+        match self.servers.clone() {
+            Servers::Primary(connector) => {
+                let is_plain = !batch.is_empty() && !replicas::are_asked(&batch);
+                let plain = is_plain.then(|| Arc::clone(&connector));
+                let mut answer: BoxFuture<'static, _> = Box::pin(unconstrained(async move {
                     let answer = match batch.is_empty() {
                         true => sign_of_life(&connector, connect_limit(&connector.settings)).await,
-                        false if replicas::are_asked(&batch) => {
-                            connector.replication.confirm(&connector, Tag::ONE, batch).await
-                        }
+                        false if !is_plain => connector.replication.confirm(&connector, Tag::ONE, batch).await,
                         false => call::call(Way::to_server(&connector), batch).await,
                     };
                     connector.status.note_all(&answer);
                     answer
+                }));
+                let Some(connector) = plain.filter(|connector| connector.sends_at_once()) else {
+                    return Reply::new(answer);
+                };
+                // The thread that calls puts the commands on the wire, and the task waits for the replies.
+                match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(answer) => Reply::ready(answer),
+                    Poll::Pending => {
+                        connector.link.flush();
+                        // Otherwise the connection may have broken before, or have another reader.
+                        if connector.sends_at_once() { Reply::sent(answer) } else { Reply::new(answer) }
+                    }
                 }
-                Servers::Cluster(cluster) if batch.is_empty() => cluster.sign_of_life().await,
-                Servers::Cluster(cluster) => cluster.call(batch).await,
             }
-        }))
+            Servers::Cluster(cluster) => Reply::new(unconstrained(async move {
+                if batch.is_empty() { cluster.sign_of_life().await } else { cluster.call(batch).await }
+            })),
+        }
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
@@ -180,6 +199,13 @@ impl Backend for RedisBackend {
 
     fn waits_for_replicas(&self) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    fn sends_at_once(&self) -> bool {
+        match &self.servers {
+            Servers::Primary(connector) => connector.sends_at_once(),
+            Servers::Cluster(_) => false,
+        }
     }
 
     fn is_reachable(&self) -> bool {

@@ -6,7 +6,7 @@
 use std::{
     future::{Future, pending, poll_fn},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
 };
@@ -53,6 +53,7 @@ pub(super) async fn keep_server(connector: Arc<Connector>, calls: Calls) {
 /// Keeps a connection to one server for as long as it is polled.
 pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
     let mut end = EndOfUpkeep { connector: &connector, epoch: 0 };
+    connector.keepers.fetch_add(1, Ordering::SeqCst);
     if !connector.link.is_up() {
         metrics::connected(&connector.name, false, false);
     }
@@ -251,6 +252,7 @@ struct EndOfUpkeep<'a> {
 impl Drop for EndOfUpkeep<'_> {
     fn drop(&mut self) {
         take_down(self.connector, self.epoch);
+        self.connector.keepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The wire of a connection: commands that share a write, and their replies, in order.
 //!
-//! Whoever has a command appends it to one buffer, which the [`Reader`] writes when it is polled. The reader also hands each reply to the
-//! command that has waited longest, and keeps what the server pushes between replies. A connection ends with an error of the stream, with
-//! a reply that is none, or with its reader.
+//! Whoever has a command appends it to one buffer. What has gathered there is written by [`Wire::flush`], or by the [`Reader`], which the
+//! first poll of a reply wakes. The reader also hands each reply to the command that has waited longest, and keeps what the server pushes
+//! between replies. A connection ends with an error of the stream, with a reply that is none, or with its reader.
 
 use std::{
     collections::VecDeque,
@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::oneshot,
+    task::coop::unconstrained,
 };
 
 use super::stream::Stream;
@@ -36,8 +37,10 @@ struct State {
     flushed: bool,
     /// The commands without a reply, in order.
     in_flight: VecDeque<InFlight>,
-    /// The task that polls the reader, if nothing was put since it was polled.
+    /// The task that polls the reader.
     reader: Option<Waker>,
+    /// Whether that task was woken since it has polled.
+    woken: bool,
 }
 
 /// One command, or several that were put together.
@@ -52,7 +55,11 @@ struct InFlight {
 type Sender = oneshot::Sender<RedisResult<Value>>;
 
 /// The reply to one command, or an array of the replies to several. What was put is executed although this is dropped.
-pub(super) struct Replies(oneshot::Receiver<RedisResult<Value>>);
+pub(super) struct Replies {
+    receiver: oneshot::Receiver<RedisResult<Value>>,
+    /// The wire, until the reader was woken to write.
+    wire: Option<Wire>,
+}
 
 /// The end that reads and writes for as long as it is polled. Its drop closes the connection.
 pub(super) struct Reader {
@@ -74,7 +81,8 @@ impl Wire {
     /// Begins with a stream over which nothing was said.
     pub(super) fn new(stream: Box<dyn Stream>) -> (Self, Reader) {
         let (out, in_flight) = (Vec::new(), VecDeque::new());
-        let state = State { stream: Some(stream), out, written: 0, flushed: true, in_flight, reader: None };
+        let state =
+            State { stream: Some(stream), out, written: 0, flushed: true, in_flight, reader: None, woken: false };
         let wire = Self(Arc::new(Mutex::new(state)));
         let input = Input { bytes: vec![0; LEAST_INPUT], handled: 0, filled: 0 };
         let reader = Reader { wire: wire.clone(), input, pushes: Vec::new() };
@@ -97,18 +105,41 @@ impl Wire {
     fn put_in_flight(&self, awaited: usize, replies: Option<Vec<Value>>, write: impl FnOnce(&mut Vec<u8>)) -> Replies {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
-        let mut reader = None;
-        // After the end, the drop of the sender is the answer.
-        if state.stream.is_some() {
+        if awaited == 0 {
+            drop(sender.send(Ok(Value::Array(Vec::new()))));
+        } else if state.stream.is_some() {
+            // After the end, the drop of the sender is the answer.
             write(&mut state.out);
             state.in_flight.push_back(InFlight { awaited, replies, sender });
-            reader = state.reader.take();
         }
+        drop(state);
+        Replies { receiver, wire: Some(self.clone()) }
+    }
+
+    /// Writes what was put as far as the stream takes it now. The reader writes the rest.
+    pub(super) fn flush(&self) {
+        let mut state = self.state();
+        // Before its first poll, which writes.
+        let Some(reader) = state.reader.clone() else { return };
+        let written = {
+            // The task whose thread this is may have used up its budget.
+            let write = pin!(unconstrained(poll_fn(|cx| state.write(cx))));
+            write.poll(&mut Context::from_waker(&reader))
+        };
+        drop(state);
+        if let Poll::Ready(Err(_)) = written {
+            reader.wake();
+        }
+    }
+
+    /// Has the reader write what was put.
+    fn wake_reader(&self) {
+        let mut state = self.state();
+        let reader = if mem::replace(&mut state.woken, true) { None } else { state.reader.clone() };
         drop(state);
         if let Some(reader) = reader {
             reader.wake();
         }
-        Replies(receiver)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -201,7 +232,12 @@ impl Future for Replies {
     type Output = RedisResult<Value>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let replied = ready!(Pin::new(&mut self.0).poll(cx));
+        if !only_sends(cx)
+            && let Some(wire) = self.wire.take()
+        {
+            wire.wake_reader();
+        }
+        let replied = ready!(Pin::new(&mut self.receiver).poll(cx));
         Poll::Ready(replied.unwrap_or_else(|_| Err(closed())))
     }
 }
@@ -236,7 +272,10 @@ impl Reader {
         }
         let exchanged = state.exchange(&mut self.input, &mut answered, &mut self.pushes, cx);
         let (waker, ended) = match &exchanged {
-            Ok(()) => (state.reader.replace(cx.waker().clone()), None),
+            Ok(()) => {
+                state.woken = false;
+                (state.reader.replace(cx.waker().clone()), None)
+            }
             Err(error) => (None, state.end(error, &mut answered)),
         };
         drop(state);
@@ -253,6 +292,16 @@ impl Drop for Reader {
         drop(ended);
         answer(answered);
     }
+}
+
+/// Whether a poll only sends: it leaves no waker, and the task to which the future belongs polls it again.
+pub(super) fn only_sends(cx: &Context<'_>) -> bool {
+    cx.waker().will_wake(Waker::noop())
+}
+
+/// Completes in the task to which a future belongs. Timers are made there, since they belong to the runtime in which they are polled.
+pub(super) async fn in_task() {
+    poll_fn(|cx| if only_sends(cx) { Poll::Pending } else { Poll::Ready(()) }).await;
 }
 
 /// Wakes those who wait, which may be anybody's code: without the lock.
@@ -427,6 +476,8 @@ const LONGEST_BULK: usize = 512 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::{collection::vec, prelude::*};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -490,6 +541,12 @@ mod tests {
         let second = wire.put(&ping());
         server.write_all(b":1\r\n:2\r\n").await.expect("the other end is open");
         assert_eq!(reader.carry(second).await, Ok(Value::Int(2)));
+    }
+
+    #[tokio::test]
+    async fn no_commands_have_no_replies() {
+        let (wire, mut reader, _server) = wire();
+        assert_eq!(reader.carry(wire.put_several(&Pipeline::new())).await, Ok(Value::Array(Vec::new())));
     }
 
     #[tokio::test]
@@ -562,15 +619,41 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_wakes_the_task_that_polls_the_reader() {
+    async fn a_command_leaves_by_a_flush_or_by_the_reader_that_is_woken_for_it() {
         let (wire, mut reader, mut server) = wire();
         let reads = tokio::spawn(async move { poll_fn(|cx| reader.poll(cx)).await });
         tokio::task::yield_now().await;
-        let asked = wire.put(&ping());
-        assert_eq!(said(&mut server, 14).await, "*1\r\n$4\r\nPING\r\n");
-        server.write_all(b"+OK\r\n").await.expect("the other end is open");
-        assert_eq!(asked.await, Ok(Value::Okay));
+        for flushes in [true, false] {
+            let mut asked = wire.put(&ping());
+            let by_nobody = Pin::new(&mut asked).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(by_nobody.is_pending());
+            if flushes {
+                wire.flush();
+            } else {
+                assert!(tokio::time::timeout(Duration::ZERO, &mut asked).await.is_err());
+            }
+            assert_eq!(said(&mut server, 14).await, "*1\r\n$4\r\nPING\r\n");
+            server.write_all(b"+OK\r\n").await.expect("the other end is open");
+            assert_eq!(asked.await, Ok(Value::Okay));
+        }
         drop(server);
+        reads.await.expect("it ends with the connection");
+    }
+
+    #[tokio::test]
+    async fn a_flush_that_the_stream_does_not_take_is_completed_by_the_reader() {
+        let (wire, mut reader, mut server) = wire();
+        let reads = tokio::spawn(async move { poll_fn(|cx| reader.poll(cx)).await });
+        tokio::task::yield_now().await;
+        let mut large = ping();
+        large.arg(vec![b'x'; 5_000]);
+        let asked = wire.put(&large);
+        wire.flush();
+        said(&mut server, large.get_packed_command().len()).await;
+        let late = wire.put(&ping());
+        drop(server);
+        wire.flush();
+        assert!(asked.await.is_err() && late.await.is_err());
         reads.await.expect("it ends with the connection");
     }
 

@@ -57,8 +57,6 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) terms: Terms,
     /// Whether it tries once and takes no place.
     pub(crate) tries: bool,
-    /// Its task, unless that task polls again at once.
-    pub(crate) waker: Option<&'a Waker>,
 }
 
 #[derive(Debug)]
@@ -243,13 +241,7 @@ impl Lines {
     }
 
     /// Puts a newcomer at the end of the line; `knows` says that the key is known to be busy.
-    pub(crate) fn enter(
-        &mut self,
-        newcomer: &Newcomer<'_>,
-        waker: Option<Waker>,
-        knows: bool,
-        now: Moment,
-    ) -> WaiterId {
+    pub(crate) fn enter(&mut self, newcomer: &Newcomer<'_>, knows: bool, now: Moment) -> WaiterId {
         let id = self.waiters.insert(Waiter {
             key: newcomer.key.clone(),
             terms: newcomer.terms,
@@ -258,7 +250,7 @@ impl Lines {
             knows,
             overdue: false,
             waits: false,
-            waker,
+            waker: None,
             state: Standing::InLine(None),
             previous: NOBODY,
             next: NOBODY,

@@ -51,9 +51,20 @@ impl Queues {
 
     // ---- sending
 
-    /// Whether something is to be sent, except renewals.
-    pub(crate) fn has_requests(&self) -> bool {
-        !self.outbox.is_empty() || !self.cleanup.is_empty()
+    /// Whether a request that waits, or a release that was not tried, can leave now.
+    pub(crate) fn can_send(&self) -> bool {
+        match self.outbox.front() {
+            Some(Item::Call(..)) => true,
+            None if !self.cleanup.has_untried() => false,
+            Some(_) | None => self.counted.leaves_room(self.calls_at_once, self.outbox.len()),
+        }
+    }
+
+    /// Whether renewals are due, and can leave now.
+    pub(crate) fn can_renew(&self) -> bool {
+        let at_once = self.calls_at_once.max(schedule::CALLS);
+        self.tenures.due() > 0
+            && schedule::takes_another(self.counted.renewing, at_once, self.tenures.due(), schedule::BATCH)
     }
 
     /// When there is something to send next, except renewals. What shares calls waits until there is room for one.
@@ -73,10 +84,7 @@ impl Queues {
     /// Takes the renewals that are due.
     pub(crate) fn poll_renewals(&mut self, now: Moment) -> Transmits {
         let mut calls = Transmits::new();
-        let at_once = self.calls_at_once.max(schedule::CALLS);
-        while self.tenures.due() > 0
-            && schedule::takes_another(self.counted.renewing, at_once, self.tenures.due(), schedule::BATCH)
-        {
+        while self.can_renew() {
             let renewals = self.tenures.renewals(schedule::BATCH, now);
             if renewals.is_empty() {
                 break;

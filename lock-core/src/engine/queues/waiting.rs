@@ -19,7 +19,7 @@ use crate::{
 impl Queues {
     /// Begins an acquire.
     pub(crate) fn arrive(&mut self, newcomer: Newcomer<'_>, now: Moment) -> Result<WaiterId, Error> {
-        let Newcomer { key, tries, waker, .. } = newcomer;
+        let Newcomer { key, tries, .. } = newcomer;
         let mut knows = false;
         let mut asks_again = None;
         if let Some(tenure) = self.lines.tenure(key) {
@@ -47,7 +47,7 @@ impl Queues {
                 free.map_err(|error| error.on(key))?;
             }
         }
-        let waiter = self.lines.enter(&newcomer, waker.cloned(), knows, now);
+        let waiter = self.lines.enter(&newcomer, knows, now);
         self.set_timer(waiter, Moment::NEVER);
         if !contends && !tries {
             self.explanations.watch(key, now);

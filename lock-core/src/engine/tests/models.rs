@@ -31,12 +31,15 @@ use crate::{
 /// A backend that gives everything out, at once or never.
 #[derive(Debug)]
 struct Store {
-    answers_at_once: bool,
+    sends_at_once: bool,
+    /// How many operations it was asked for.
+    asked: AtomicUsize,
 }
 
 impl Backend for Store {
     fn call(&self, batch: Batch) -> Reply<Answer> {
-        if !self.answers_at_once {
+        self.asked.fetch_add(batch.len(), Ordering::Relaxed);
+        if !self.sends_at_once {
             return Reply::new(std::future::pending());
         }
         Reply::ready(Ok(Answer::new(batch.iter().map(|operation| Ok(granted(operation))))))
@@ -46,8 +49,8 @@ impl Backend for Store {
         Reply::new(std::future::pending())
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.answers_at_once
+    fn sends_at_once(&self) -> bool {
+        self.sends_at_once
     }
 }
 
@@ -71,21 +74,26 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHa
 /// In words.
 const STACK: usize = 1 << 17;
 
-fn engine_of(store: Store) -> Arc<Engine> {
+fn engine_of(sends_at_once: bool) -> Arc<Engine> {
+    engine_with(&Arc::new(Store { sends_at_once, asked: AtomicUsize::new(0) }))
+}
+
+fn engine_with(store: &Arc<Store>) -> Arc<Engine> {
     let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
     let looks = Looks { service: "lock-core".into(), explain_after: None };
-    let engine = Engine::new(Arc::new(store), Arc::new(Manual::default()), None, Some(1), looks, limits);
+    let engine =
+        Engine::new(Arc::clone(store) as Arc<dyn Backend>, Arc::new(Manual::default()), None, Some(1), looks, limits);
     engine.core.run_by_hand();
     engine
 }
 
 /// An engine whose task is the test.
 fn engine() -> Arc<Engine> {
-    engine_of(Store { answers_at_once: false })
+    engine_of(false)
 }
 
 fn arrive(engine: &Engine) -> WaiterId {
-    engine.arrive(Newcomer { key: &key(), terms: terms(9_000), tries: false, waker: None }, at(0)).unwrap()
+    engine.arrive(Newcomer { key: &key(), terms: terms(9_000), tries: false }, at(0)).unwrap()
 }
 
 /// Sends what waits, and answers it. Returns how many operations there were.
@@ -156,10 +164,10 @@ fn of_two_requests_at_once_one_is_sent_and_both_are_served() {
 #[test]
 fn two_threads_that_call_at_once_leave_nothing_unsent() {
     model(|| {
-        let engine = engine_of(Store { answers_at_once: true });
+        let engine = engine_of(true);
         let both = |engine: &Engine, name: &str| {
             let key = LockKey::new(name).unwrap();
-            let newcomer = Newcomer { key: &key, terms: terms(9_000), tries: false, waker: None };
+            let newcomer = Newcomer { key: &key, terms: terms(9_000), tries: false };
             let waiter = engine.arrive(newcomer, at(0)).unwrap();
             block_on(poll_fn(|cx| engine.with(|state| state.queues.poll(waiter, cx.waker(), at(0))))).unwrap()
         };
@@ -178,7 +186,7 @@ fn two_threads_that_call_at_once_leave_nothing_unsent() {
 #[test]
 fn the_task_learns_of_a_lease_that_another_thread_got_at_once() {
     model(|| {
-        let engine = engine_of(Store { answers_at_once: true });
+        let engine = engine_of(true);
         let other = spawn({
             let engine = Arc::clone(&engine);
             move || arrive(&engine)

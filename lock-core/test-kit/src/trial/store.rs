@@ -14,7 +14,7 @@ use super::{plan::Kind, watch::Trial};
 pub(super) struct Store(pub(super) Arc<Trial>);
 
 impl Backend for Store {
-    fn answers_at_once(&self) -> bool {
+    fn sends_at_once(&self) -> bool {
         true
     }
 

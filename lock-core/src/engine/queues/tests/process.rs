@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(super) fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
-    Newcomer { key, terms, tries, waker: Some(Waker::noop()) }
+    Newcomer { key, terms, tries }
 }
 
 /// How long a request may go unanswered.
