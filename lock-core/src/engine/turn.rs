@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    task::{coop, yield_now},
+    task::{coop, try_id, yield_now},
 };
 
 /// Polls `work` again at once if it was woken while it was polled.
@@ -157,7 +157,10 @@ impl Wake for Bell {
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(task) = task {
             task.wake();
-            if let Some(runtime) = &self.others {
+            // A thread that has come from its timers and sockets runs the task next. One that runs another task may be blocked by that.
+            if let Some(runtime) = &self.others
+                && try_id().is_some()
+            {
                 free_slot(runtime);
             }
         }

@@ -17,6 +17,7 @@ use super::{
     info::{self, field},
     names,
     provider::{Login, Logins},
+    script,
     slot::Tag,
     stream::{self, Address, Stream},
     tls,
@@ -41,6 +42,11 @@ pub(super) struct Connected {
     pub(super) listening: bool,
     /// Whether the server says when a key changes that is watched.
     pub(super) tracks: bool,
+    /// Whether it runs scripts.
+    pub(super) runs_scripts: bool,
+    /// Why no lock can be kept or released there, if that is known: it has no scripts, or the user may not run them, or not do in them
+    /// what renewals and releases need. Other problems show in the first acquire.
+    pub(super) refusal: Option<BackendError>,
     /// How long the server took to answer.
     pub(super) round_trip: Duration,
     /// The credentials that follow those which it was made with, if there is a provider.
@@ -161,6 +167,8 @@ impl Connector {
                 id: None,
                 listening: false,
                 tracks: false,
+                runs_scripts: false,
+                refusal: None,
                 round_trip,
                 logins: None,
                 killed: None,
@@ -255,10 +263,15 @@ impl Connector {
         questions.cmd("CLIENT").arg("ID");
         questions.cmd("INFO").arg("server");
         questions.cmd("INFO").arg("replication");
-        questions.cmd("INFO").arg("memory");
+        if self.role != Role::Sentinel {
+            questions.cmd("INFO").arg("memory");
+        }
         let Some(calls) = calls else { return questions };
-        // Of our own writes we know.
-        questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+        if self.role != Role::Sentinel {
+            // Of our own writes we know.
+            questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+            script::try_out(&mut questions);
+        }
         if resp2 {
             return questions;
         }
@@ -294,19 +307,26 @@ impl Connector {
             connected.id = Some(*id);
         }
         let [server, replication, memory] =
-            [2, 3, 4].map(|at| replies.get(at).and_then(info::text).unwrap_or_default());
+            [2, 3, 4].map(|at| replies.get(at).and_then(info::text).unwrap_or_default().to_owned());
+        let (server, replication) = (&*server, &*replication);
         self.refuse(server, replication)?;
-        let subscribed: Vec<_> = replies.iter().skip(6).cloned().map(Value::extract_error).collect();
+        let mut replies = replies.into_iter().map(Value::extract_error);
         if self.role == Role::Sentinel {
-            connected.listening = !subscribed.is_empty() && subscribed.iter().all(Result::is_ok);
+            let mut subscribed = replies.skip(4);
+            connected.listening = subscribed.len() > 0 && subscribed.all(|reply| reply.is_ok());
             return Ok(());
         }
-        self.advice.memory(&self.address(), memory);
+        connected.tracks = !resp2 && matches!(replies.nth(5), Some(Ok(Value::Okay)));
+        let tried: Vec<_> = replies.by_ref().take(script::TRIES).collect();
+        connected.runs_scripts = !tried.is_empty() && tried.iter().all(Result::is_ok);
+        let mut refusals = tried.into_iter().filter_map(Result::err).map(|error| self.refusal(error));
+        connected.refusal = refusals.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied));
+        let subscribed: Vec<_> = replies.collect();
+        self.advice.memory(&self.address(), &memory);
         // A seed of a cluster may be a replica, which has none of its own.
         if field(replication, "role") == Some("master") {
             self.advice.replicas(&self.address(), self.settings.access.replicas, replication);
         }
-        connected.tracks = !resp2 && matches!(replies.get(5), Some(Value::Okay));
         connected.run = field(server, "run_id").map(|run| Arc::new(run.to_owned()));
         // Grants come over channels of slots in a cluster, and over those of the database elsewhere.
         let (messages, shards) = subscribed.split_at(subscribed.len().min(2));

@@ -275,7 +275,7 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
         let (begun, really) = (Instant::now(), std::time::Instant::now());
         let connected = first_connection(connector, begun + limit).await;
         // No server can be quick enough for a clock that leaps to the next timer.
-        connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
+        let connection = connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
             true => BackendError::new(
                 ErrorKind::Backend,
                 format!(
@@ -286,18 +286,11 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
             .did_not_happen(),
             false => error,
         })?;
-        may_run_scripts(connector).await?;
+        if let Some(refusal) = connection.refusal() {
+            return Err(refusal);
+        }
     }
     Ok(Answer::new([]))
-}
-
-/// Whether the server has scripts, and the user may run them and what renewals and releases need. Otherwise no request could ever wait
-/// for a lock, keep it or release it. Other problems show in the first acquire.
-async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
-    let Ok(replies) = connector.query::<Vec<Value>>(Ask::Each(&script::trial())).await else { return Ok(()) };
-    let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());
-    let mut errors = refused.map(|error| connector.refusal(error));
-    errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)
 }
 
 /// Returns whether each key holds a token or a group of ours: not if it holds something else, or has left this node.
