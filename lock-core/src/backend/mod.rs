@@ -30,7 +30,10 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -92,8 +95,9 @@ pub struct Reply<T>(Progress<T>);
 enum Progress<T> {
     /// The answer, until it is taken.
     Answered(Option<Replied<T>>),
-    /// The request has left.
-    Sent(BoxFuture<'static, Replied<T>>),
+    /// The request has left, and may be answered if so many answers were read that the number is larger than this one.
+    #[cfg(any(test, feature = "redis"))]
+    Sent(BoxFuture<'static, Replied<T>>, Arc<AtomicU64>, u64),
     /// The request leaves when this is polled.
     Unsent(BoxFuture<'static, Replied<T>>),
 }
@@ -111,17 +115,29 @@ impl<T> Reply<T> {
         Self(Progress::Answered(Some(answer)))
     }
 
-    /// Makes the reply to a request that has left. `answer` need not be polled before the answer has come.
-    #[cfg(feature = "redis")]
-    pub(crate) fn sent(answer: BoxFuture<'static, Replied<T>>) -> Self {
-        Self(Progress::Sent(answer))
+    /// Makes the reply to a request that has left. `answer` need not be polled before the answer has come, which shows in how many
+    /// answers were `read`: more than there were requests `before` it.
+    #[cfg(any(test, feature = "redis"))]
+    pub(crate) fn sent(answer: BoxFuture<'static, Replied<T>>, read: Arc<AtomicU64>, before: u64) -> Self {
+        Self(Progress::Sent(answer, read, before))
     }
 
     /// Takes the answer if it is there already.
     pub(crate) fn take(&mut self) -> Option<Replied<T>> {
         match &mut self.0 {
             Progress::Answered(answer) => answer.take(),
-            Progress::Sent(_) | Progress::Unsent(_) => None,
+            #[cfg(any(test, feature = "redis"))]
+            Progress::Sent(..) => None,
+            Progress::Unsent(_) => None,
+        }
+    }
+
+    /// Whether the answer may have been read already.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        match &self.0 {
+            #[cfg(any(test, feature = "redis"))]
+            Progress::Sent(_, read, before) => read.load(Ordering::Acquire) > *before,
+            Progress::Answered(_) | Progress::Unsent(_) => false,
         }
     }
 
@@ -140,7 +156,9 @@ impl<T> Future for Reply<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Progress::Answered(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Progress::Sent(answer) | Progress::Unsent(answer) => answer.as_mut().poll(cx),
+            #[cfg(any(test, feature = "redis"))]
+            Progress::Sent(answer, ..) => answer.as_mut().poll(cx),
+            Progress::Unsent(answer) => answer.as_mut().poll(cx),
         }
     }
 }

@@ -70,8 +70,8 @@ pub(crate) struct State {
     gathering: bool,
     /// The replies of calls in flight, on their way to the task.
     replies: Vec<(CallId, Reply<Answer>)>,
-    /// How often the task has taken them.
-    taken: u64,
+    /// Whether something was sent since the task has looked.
+    sent: bool,
     /// How many tasks have ended.
     ended: u64,
     /// Requests are refused.
@@ -99,7 +99,7 @@ impl Core {
             sends_at_once: backend.sends_at_once(),
             gathering: false,
             replies: Vec::new(),
-            taken: 0,
+            sent: false,
             ended: 0,
             shut_down: false,
             closed: false,
@@ -290,7 +290,8 @@ impl Core {
             if calls.is_empty() {
                 break;
             }
-            let (ended, taken) = (state.ended, state.taken);
+            state.sent = true;
+            let ended = state.ended;
             drop(state);
             let call = |batch| {
                 caught("backend", || self.backend.call(batch))
@@ -309,14 +310,13 @@ impl Core {
                 match reply.take() {
                     Some(answer) => state.queues.handle_response(call, answer, now, epoch),
                     None => {
-                        // The task polls the replies once more within its longest sleep, and knows their time limits then.
-                        due |= reply.is_unsent() || now + LONGEST_SLEEP < state.asleep_until;
+                        // An answer may have been read before the task knew of the call, which nothing shows it then. And it has to
+                        // know of the call's time limit soon.
+                        due |= reply.is_unsent() || reply.is_overtaken() || now + LONGEST_SLEEP < state.asleep_until;
                         state.replies.push((call, reply));
                     }
                 }
             }
-            // The task may have read the answer of a call before it knew of the call.
-            due |= state.taken != taken;
             deferred.extend(state.queues.take_deferred());
         }
         state.calling = false;
@@ -327,9 +327,7 @@ impl Core {
 
     /// Takes the replies of calls in flight that the task does not have yet. It has read what has arrived before.
     pub(super) fn take_replies(&self, replies: &mut Vec<(CallId, Reply<Answer>)>) {
-        let mut state = self.state();
-        state.taken += 1;
-        replies.append(&mut state.replies);
+        replies.append(&mut self.state().replies);
     }
 
     /// Handles answers, on behalf of the task. If tasks are `gathering` requests, these wait for its next step.
@@ -432,6 +430,12 @@ impl State {
         self.running
     }
 
+    /// Has no timer wake the task.
+    #[cfg(all(test, lock_loom))]
+    pub(super) fn ignore_timers(&mut self) {
+        self.asleep_until = Moment::from_origin(Duration::ZERO);
+    }
+
     /// Returns when the task has something to do. Not before a thread that [calls](Core::transmit) is done: it sends
     /// what waits, and then wakes the task for what is left.
     fn poll_timeout(&self) -> Moment {
@@ -473,7 +477,8 @@ impl State {
         let (lists, messages) = (std::mem::take(&mut queues.lists), queues.poll_messages(now));
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
-        if until < Moment::NEVER || !settled {
+        // While there are requests, the task does not sleep without an end between them: the next one would have to wake it for its timers.
+        if until < Moment::NEVER || !settled || std::mem::take(&mut self.sent) {
             // Tokio's timers do not count suspended time, but the lease clock does. After a suspension a deadline has passed while its
             // timer still waits; a bounded sleep notices that within a quarter of a second.
             until = until.min(now + LONGEST_SLEEP);

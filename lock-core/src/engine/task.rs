@@ -4,7 +4,7 @@ use std::{
     future::{Future, pending, poll_fn},
     iter,
     panic::AssertUnwindSafe,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -209,7 +209,7 @@ impl Work {
             // time-out for answers that were already in the socket. The second poll writes what the calls have just queued; without it
             // they would leave with the next wake-up.
             let exchange = poll_fn(|cx| {
-                poll_upkeep(core, upkeep, told, cx);
+                turn.poll_driven(cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 core.take_replies(replies);
                 let sends = !replies.is_empty();
                 calls.extend(replies.drain(..).map(|(call, reply)| InFlight { call, reply }));
@@ -219,7 +219,7 @@ impl Work {
                     answered.push(answer);
                 }
                 if sends {
-                    poll_upkeep(core, upkeep, told, cx);
+                    turn.poll_driven(cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 }
                 if answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
@@ -231,11 +231,17 @@ impl Work {
                 Some(arrived) = notices.recv() => *notice = Some(arrived),
                 // A request that comes alone leaves at once.
                 () = core.wake.notified() => *gathers = gathering || !calls.is_empty(),
-                () = timer.until(core, until, now), if !gathering => {}
+                () = in_time(turn, timer.until(core, until, now)), if !gathering => {}
                 () = pass(turn, passed), if gathering => {}
             }
         }
     }
+}
+
+/// Polls a timer.
+async fn in_time(turn: &Turn, timer: impl Future<Output = ()>) {
+    let mut timer = pin!(timer);
+    poll_fn(|cx| turn.poll_driven(cx, |cx| timer.as_mut().poll(cx))).await;
 }
 
 /// Lets other tasks have their turn, and takes note of it: whatever happens next, requests are sent then.

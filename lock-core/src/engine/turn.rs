@@ -4,7 +4,7 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    task::{coop, try_id, yield_now},
+    task::{coop, yield_now},
 };
 
 /// Polls `work` again at once if it was woken while it was polled.
@@ -24,8 +24,11 @@ use tokio::{
 /// `runtime` is the one that runs the task, and `turn` is what the work passes.
 async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {
     let mut work = pin!(work);
-    let bell = Arc::new(Bell { others: Some(runtime).filter(has_several_threads), ..Bell::default() });
-    let waker = Waker::from(Arc::clone(&bell));
+    let bell = Arc::new(Bell::default());
+    let others = Some(runtime).filter(has_several_threads);
+    let waker = Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others }));
+    // Nobody else sets it.
+    let _ = turn.of_driver.set(Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others: None })));
     poll_fn(|cx| {
         bell.answer_to(cx.waker());
         for _ in 0..TURNS {
@@ -60,9 +63,20 @@ async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn {
     is_passed: Arc<AtomicBool>,
+    /// The waker for what only sockets and timers wake.
+    of_driver: Arc<OnceLock<Waker>>,
 }
 
 impl Turn {
+    /// Polls what only sockets and timers of the runtime wake. The thread that has looked at these runs the work next, so that no other
+    /// thread has to be told.
+    pub(super) fn poll_driven<T>(&self, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
+        match self.of_driver.get() {
+            Some(waker) => poll(&mut Context::from_waker(waker)),
+            None => poll(cx),
+        }
+    }
+
     /// Lets the tasks that are ready run first. Unlike [`pause`], it does not wait for timers and sockets of the runtime.
     pub(super) async fn pass(&self) {
         let mut passed = false;
@@ -120,14 +134,19 @@ fn has_several_threads(runtime: &Handle) -> bool {
     runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
 }
 
-/// The waker of the work.
+/// Whether the work was woken.
 #[derive(Default)]
 struct Bell {
     rung: AtomicBool,
     /// Whether the work is being polled, so that it is enough to ring.
     listening: AtomicBool,
     task: Mutex<Option<Waker>>,
-    /// The runtime of the task, if it has other threads that can run the task.
+}
+
+/// A waker of the work.
+struct Rope {
+    bell: Arc<Bell>,
+    /// The runtime of the task, if any of its threads may have to run the task.
     others: Option<Handle>,
 }
 
@@ -144,23 +163,21 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+impl Wake for Rope {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.rung.store(true, Ordering::SeqCst);
-        if self.listening.load(Ordering::SeqCst) {
+        let Self { bell, others } = &**self;
+        bell.rung.store(true, Ordering::SeqCst);
+        if bell.listening.load(Ordering::SeqCst) {
             return;
         }
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let task = bell.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(task) = task {
             task.wake();
-            // A thread that has come from its timers and sockets runs the task next. One that runs another task may be blocked by that.
-            if let Some(runtime) = &self.others
-                && try_id().is_some()
-            {
+            if let Some(runtime) = others {
                 free_slot(runtime);
             }
         }

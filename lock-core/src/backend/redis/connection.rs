@@ -82,6 +82,11 @@ impl Connection {
         self.about.refusal.clone()
     }
 
+    /// Returns how many requests were answered and put; see [`Wire::counts`].
+    pub(super) fn counts(&self) -> (Arc<AtomicU64>, u64) {
+        self.wire.counts()
+    }
+
     /// Writes what was put.
     pub(super) fn flush(&self) {
         self.wire.flush();

@@ -101,10 +101,11 @@ impl Link {
         }
     }
 
-    /// Writes what was put on the connection.
-    pub(super) fn flush(&self) {
-        if let State::Up(connection) = &*self.state.borrow() {
-            connection.flush();
+    /// Returns the connection, if there is one that is not known to be broken.
+    pub(super) fn up(&self) -> Option<Connection> {
+        match &*self.state.borrow() {
+            State::Up(connection) if self.is_newer(connection, 0) => Some(connection.clone()),
+            State::Up(_) | State::Down(_) => None,
         }
     }
 

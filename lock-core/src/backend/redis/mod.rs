@@ -41,13 +41,7 @@ mod upkeep;
 mod way;
 mod wire;
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{future::Future, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use futures_util::future::BoxFuture;
 use redis::{ConnectionInfo, Value, from_redis_value};
@@ -151,16 +145,21 @@ impl Backend for RedisBackend {
                     connector.status.note_all(&answer);
                     answer
                 }));
-                let Some(connector) = plain.filter(|connector| connector.sends_at_once()) else {
+                let Some((connector, connection)) = plain.and_then(|connector| {
+                    let connection = connector.link.up()?;
+                    connector.sends_at_once().then_some((connector, connection))
+                }) else {
                     return Reply::new(answer);
                 };
+                let (answered, before) = connection.counts();
                 // The thread that calls puts the commands on the wire, and the task waits for the replies.
-                match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                match wire::send_by(answer.as_mut()) {
                     Poll::Ready(answer) => Reply::ready(answer),
                     Poll::Pending => {
-                        connector.link.flush();
-                        // Otherwise the connection may have broken before, or have another reader.
-                        if connector.sends_at_once() { Reply::sent(answer) } else { Reply::new(answer) }
+                        connection.flush();
+                        // Otherwise it may have gone over another connection, or over none, or another manager may read the answer.
+                        let is_sent = connector.sends_at_once() && connector.link.epoch() == connection.epoch;
+                        if is_sent { Reply::sent(answer, answered, before) } else { Reply::new(answer) }
                     }
                 }
             }

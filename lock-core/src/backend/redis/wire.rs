@@ -9,7 +9,11 @@ use std::{
     future::{Future, poll_fn},
     io, mem,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    ptr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker, ready},
 };
 
@@ -25,7 +29,12 @@ use super::stream::Stream;
 
 /// The end on which commands are put. Clones share it.
 #[derive(Clone)]
-pub(super) struct Wire(Arc<Mutex<State>>);
+pub(super) struct Wire {
+    state: Arc<Mutex<State>>,
+    /// How many requests were put, and how many of them were answered.
+    put: Arc<AtomicU64>,
+    answered: Arc<AtomicU64>,
+}
 
 struct State {
     /// `None` if the connection has ended.
@@ -83,7 +92,7 @@ impl Wire {
         let (out, in_flight) = (Vec::new(), VecDeque::new());
         let state =
             State { stream: Some(stream), out, written: 0, flushed: true, in_flight, reader: None, woken: false };
-        let wire = Self(Arc::new(Mutex::new(state)));
+        let wire = Self { state: Arc::new(Mutex::new(state)), put: Arc::default(), answered: Arc::default() };
         let input = Input { bytes: vec![0; LEAST_INPUT], handled: 0, filled: 0 };
         let reader = Reader { wire: wire.clone(), input, pushes: Vec::new() };
         (wire, reader)
@@ -109,11 +118,18 @@ impl Wire {
             drop(sender.send(Ok(Value::Array(Vec::new()))));
         } else if state.stream.is_some() {
             // After the end, the drop of the sender is the answer.
+            self.put.fetch_add(1, Ordering::Relaxed);
             write(&mut state.out);
             state.in_flight.push_back(InFlight { awaited, replies, sender });
         }
         drop(state);
         Replies { receiver, wire: Some(self.clone()) }
+    }
+
+    /// Returns how many requests were answered, as a number that will rise, and how many were put by now: a request that is put later is
+    /// not answered before the one number exceeds the other.
+    pub(super) fn counts(&self) -> (Arc<AtomicU64>, u64) {
+        (Arc::clone(&self.answered), self.put.load(Ordering::Relaxed))
     }
 
     /// Writes what was put as far as the stream takes it now. The reader writes the rest.
@@ -142,8 +158,18 @@ impl Wire {
         }
     }
 
+    /// Wakes those who wait, which may be anybody's code: without the lock.
+    fn answer(&self, answered: Answered) {
+        let count = answered.len() as u64;
+        for (sender, reply) in answered {
+            // The receiver may be dropped.
+            drop(sender.send(reply));
+        }
+        self.answered.fetch_add(count, Ordering::Release);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -280,7 +306,7 @@ impl Reader {
         };
         drop(state);
         drop((waker, ended));
-        answer(answered);
+        self.wire.answer(answered);
         if exchanged.is_ok() { Poll::Pending } else { Poll::Ready(()) }
     }
 }
@@ -290,26 +316,23 @@ impl Drop for Reader {
         let mut answered = Answered::new();
         let ended = self.wire.state().end(&closed(), &mut answered);
         drop(ended);
-        answer(answered);
+        self.wire.answer(answered);
     }
 }
 
-/// Whether a poll only sends: it leaves no waker, and the task to which the future belongs polls it again.
-pub(super) fn only_sends(cx: &Context<'_>) -> bool {
-    cx.waker().will_wake(Waker::noop())
+/// Whether a poll is one of [`send_by`].
+fn only_sends(cx: &Context<'_>) -> bool {
+    ptr::eq(cx.waker(), NOBODY)
+}
+
+/// Polls a call so that it puts its commands. The task to which it belongs polls it again, and leaves its waker then.
+pub(super) fn send_by<F: Future + ?Sized>(call: Pin<&mut F>) -> Poll<F::Output> {
+    call.poll(&mut Context::from_waker(NOBODY))
 }
 
 /// Completes in the task to which a future belongs. Timers are made there, since they belong to the runtime in which they are polled.
 pub(super) async fn in_task() {
     poll_fn(|cx| if only_sends(cx) { Poll::Pending } else { Poll::Ready(()) }).await;
-}
-
-/// Wakes those who wait, which may be anybody's code: without the lock.
-fn answer(answered: Answered) {
-    for (sender, reply) in answered {
-        // The receiver may be dropped.
-        drop(sender.send(reply));
-    }
 }
 
 impl Input {
@@ -461,6 +484,9 @@ fn garbage(what: &'static str) -> RedisError {
 fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
+
+/// The waker of a poll that only sends. It is known by its place: the same waker may be in several.
+static NOBODY: &Waker = Waker::noop();
 
 /// How often the reader reads before it gives its task time for other work.
 const READS: u32 = 16;
@@ -625,8 +651,7 @@ mod tests {
         tokio::task::yield_now().await;
         for flushes in [true, false] {
             let mut asked = wire.put(&ping());
-            let by_nobody = Pin::new(&mut asked).poll(&mut Context::from_waker(Waker::noop()));
-            assert!(by_nobody.is_pending());
+            assert!(send_by(Pin::new(&mut asked)).is_pending());
             if flushes {
                 wire.flush();
             } else {

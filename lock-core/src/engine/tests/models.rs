@@ -10,6 +10,10 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     task::{Poll, Waker},
 };
 
@@ -17,6 +21,7 @@ use loom::{
     future::block_on,
     thread::{Builder, JoinHandle},
 };
+use tokio::sync::{Notify, oneshot};
 
 use super::{
     fixture::{Manual, at, key, terms},
@@ -24,7 +29,7 @@ use super::{
     *,
 };
 use crate::{
-    backend::{Answer, Operation, Outcome, Reply},
+    backend::{Answer, BackendError, Operation, Outcome, Reply},
     end::End,
 };
 
@@ -78,7 +83,7 @@ fn engine_of(sends_at_once: bool) -> Arc<Engine> {
     engine_with(&Arc::new(Store { sends_at_once, asked: AtomicUsize::new(0) }))
 }
 
-fn engine_with(store: &Arc<Store>) -> Arc<Engine> {
+fn engine_with<B: Backend>(store: &Arc<B>) -> Arc<Engine> {
     let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
     let looks = Looks { service: "lock-core".into(), explain_after: None };
     let engine =
@@ -202,6 +207,75 @@ fn the_task_learns_of_a_lease_that_another_thread_got_at_once() {
     });
 }
 
+/// A connection: calls are sent at once, and answered when the task reads.
+#[derive(Debug, Default)]
+struct Server {
+    asked: Mutex<Option<oneshot::Sender<Result<Answer, BackendError>>>>,
+    /// The socket, which wakes the task.
+    arrived: Notify,
+    answered: Arc<AtomicU64>,
+}
+
+impl Backend for Server {
+    fn call(&self, _: Batch) -> Reply<Answer> {
+        let (sender, answer) = oneshot::channel();
+        *self.asked.lock().unwrap() = Some(sender);
+        self.arrived.notify_one();
+        Reply::sent(Box::pin(async { answer.await.expect("it is answered") }), Arc::clone(&self.answered), 0)
+    }
+
+    fn list(&self, _: String) -> Reply<Vec<LockKey>> {
+        Reply::new(std::future::pending())
+    }
+
+    fn sends_at_once(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_answer_that_is_read_before_the_task_knows_of_its_call_is_not_slept_over() {
+    model(|| {
+        let server = Arc::new(Server::default());
+        let engine = engine_with(&server);
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || arrive(&engine)
+        });
+        let core = &engine.core;
+        let (mut replies, mut answers) = (Vec::new(), Vec::new());
+        block_on(async {
+            loop {
+                // A timer would wake the task as well, but late.
+                core.state().ignore_timers();
+                if let Some(asked) = server.asked.lock().unwrap().take() {
+                    let _ = asked.send(Ok(Answer::new([Ok(Outcome::Held { fence: 1, block: 9, was_free: true })])));
+                    server.answered.fetch_add(1, Ordering::Release);
+                }
+                core.take_replies(&mut replies);
+                if let Some((call, reply)) = replies.first_mut() {
+                    let call = *call;
+                    let answer = poll_fn(|cx| Poll::Ready(Pin::new(&mut *reply).poll(cx))).await;
+                    answers.extend(match answer {
+                        Poll::Ready(answer) => Some((call, answer)),
+                        Poll::Pending => None,
+                    });
+                }
+                if !answers.is_empty() {
+                    return core.handle_answers(&mut answers, false);
+                }
+                tokio::select! {
+                    biased;
+                    () = core.wake.notified() => {}
+                    () = server.arrived.notified() => {}
+                }
+            }
+        });
+        let waiter = other.join().unwrap();
+        assert!(engine.with(|state| state.queues.poll(waiter, Waker::noop(), at(0))).is_ready());
+    });
+}
+
 #[test]
 fn the_future_of_a_request_is_woken_by_its_answer() {
     model(|| {
@@ -254,7 +328,8 @@ fn an_answer_that_came_before_the_task_ended_is_told() {
 #[test]
 fn what_there_is_to_do_is_never_slept_over() {
     model(|| {
-        let engine = engine();
+        let store = Arc::new(Store { sends_at_once: false, asked: AtomicUsize::new(0) });
+        let engine = engine_with(&store);
         let other = spawn({
             let engine = Arc::clone(&engine);
             move || {
@@ -265,12 +340,11 @@ fn what_there_is_to_do_is_never_slept_over() {
             }
         });
         let core = &engine.core;
-        let mut sent = 0;
         block_on(async {
-            while sent < 2 {
-                match core.step(false).calls.iter().map(|(_, batch)| batch.len()).sum() {
-                    0 => core.wake.notified().await,
-                    batch => sent += batch,
+            while store.asked.load(Ordering::Relaxed) < 2 {
+                core.step(false);
+                if store.asked.load(Ordering::Relaxed) < 2 {
+                    core.wake.notified().await;
                 }
             }
         });
