@@ -25,6 +25,7 @@ mod in_part;
 mod leftovers;
 mod modes;
 mod network;
+mod observe;
 mod one_manager;
 mod patient;
 mod processes;

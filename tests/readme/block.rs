@@ -4,6 +4,8 @@
 pub(crate) enum Block<'a> {
     /// A whole program in Rust.
     Program(&'a str),
+    /// Lines in Rust that are a part of the next program.
+    Part(&'a str),
     /// Commands, each with the lines that it prints.
     Commands(Vec<(&'a str, Vec<&'a str>)>),
 }
@@ -14,7 +16,8 @@ pub(crate) enum Block<'a> {
 /// If there is a block of another language, which nobody would try.
 pub(crate) fn blocks(page: &str) -> impl Iterator<Item = Block<'_>> {
     page.split("\n```").skip(1).step_by(2).map(|block| match block.split_once('\n').expect("a block has lines") {
-        ("rust", code) => Block::Program(code),
+        ("rust", code) if code.contains("fn main(") => Block::Program(code),
+        ("rust", code) => Block::Part(code),
         ("console", lines) => Block::Commands(commands(lines)),
         (language, _) => panic!("no test tries blocks of {language:?}"),
     })

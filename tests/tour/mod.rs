@@ -27,3 +27,9 @@ fn every_block_of_the_tour_is_compiled_here() {
     let blocks = compiled_blocks(include_str!("../../docs/tour.md"), &sources);
     assert!(blocks > 40, "only {blocks} blocks of code were found in the tour");
 }
+
+#[test]
+fn every_block_of_the_page_on_traces_and_metrics_is_compiled_in_its_example() {
+    let example = include_str!("../../examples/observe/src/main.rs");
+    assert_eq!(compiled_blocks(include_str!("../../docs/observe.md"), &[example]), 1);
+}
