@@ -22,6 +22,7 @@ mod mass;
 mod messages;
 mod metrics;
 mod modes;
+mod on_lost;
 mod one_sender;
 mod order;
 mod panics;

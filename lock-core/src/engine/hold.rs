@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::{
     deferred, metrics,
-    pulse::{Loss, Pulse},
+    pulse::Pulse,
     sync::{Mutex, MutexGuard},
     terms::Terms,
 };
@@ -22,6 +22,7 @@ use crate::{
     error::{Error, LossReason},
     fencing::FencingToken,
     key::LockKey,
+    lost::{Loss, LostLease, Observer},
     mode::Mode,
     trace::TraceContext,
     ttl::Ttl,
@@ -177,7 +178,15 @@ impl Hold {
         let wakers = std::mem::take(&mut state.wakers);
         let counted = (state.begun != Moment::NEVER).then(|| (self.label, end, now.since(state.begun)));
         drop(state);
-        (Some(end), Ending { wakers, counted })
+        let lost = counted.and_then(|(_, end, held)| self.told(end.loss()?, held, now));
+        (Some(end), Ending { wakers, counted, lost })
+    }
+
+    /// The loss and whom to tell of it, if the application wants to know.
+    fn told(&self, reason: LossReason, held: Duration, now: Moment) -> Option<Box<(Observer, LostLease)>> {
+        let observer = self.pulse.observer.clone()?;
+        let (key, loss) = (self.key.clone(), self.loss_of(reason, now));
+        Some(Box::new((observer, LostLease { key, fence: self.fence, label: self.label, held, loss })))
     }
 
     /// Takes note of the trace context of its request.
@@ -333,25 +342,37 @@ impl State {
     }
 }
 
-/// The end of a hold, still to be announced: when this is dropped, watchers are woken and metrics recorded.
+/// The end of a hold, still to be announced: when this is dropped, watchers are woken, metrics recorded, and losses told.
 ///
-/// A waker may run code of the user's executor, which may ask the engine for something, and a recorder of metrics may
-/// block: neither may happen under a lock of the engine's.
+/// A waker may run code of the user's executor, which may ask the engine for something, and a recorder of metrics and an observer of
+/// losses may block: none of that may happen under a lock of the engine's.
 #[must_use = "dropped at once, it is done at once"]
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     wakers: Option<Box<Slab<Waker>>>,
     /// Label, end and duration for the metrics, if the hold had begun.
     counted: Option<(&'static str, End, Duration)>,
+    /// The observer of losses and what it is told, if the hold had begun and was lost.
+    lost: Option<Box<(Observer, LostLease)>>,
+}
+
+impl Ending {
+    /// Wakes the watchers, before anything else is announced.
+    pub(super) fn wake(&mut self) {
+        if let Some(mut wakers) = self.wakers.take() {
+            wakers.drain().for_each(deferred::wake);
+        }
+    }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        self.wake();
         if let Some((label, end, held)) = self.counted.take() {
             metrics::ended(label, end.loss(), held);
         }
-        if let Some(mut wakers) = self.wakers.take() {
-            wakers.drain().for_each(deferred::wake);
+        if let Some((observer, lost)) = self.lost.as_deref() {
+            observer.tell(lost);
         }
     }
 }
@@ -395,7 +416,7 @@ mod tests {
     fn hold() -> (Arc<Hold>, Arc<Hand>) {
         let clock = Arc::new(Hand::default());
         let validity = Validity { deadline: at(1_000), version: 0 };
-        let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::of(Arc::clone(&clock) as _), validity);
+        let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::new(Arc::clone(&clock) as _, None), validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
     }

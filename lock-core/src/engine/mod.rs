@@ -60,6 +60,7 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
+    lost::Observer,
 };
 
 /// A handle that keeps the engine alive.
@@ -75,10 +76,11 @@ impl Engine {
         seed: Option<u64>,
         looks: Looks,
         limits: Limits,
+        observer: Option<Observer>,
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
-        let pulse = Pulse::of(Arc::clone(&clock));
+        let pulse = Pulse::new(Arc::clone(&clock), observer);
         let explain_after = looks.explain_after;
         let queues = Queues::new(Arc::clone(&pulse), random, limits, looks);
         Arc::new(Self { core: Core::new(backend, clock, pulse, runtime, explain_after, queues) })

@@ -11,7 +11,7 @@ use crate::{
 };
 
 fn pulse() -> Arc<Pulse> {
-    Pulse::of(Arc::new(Manual::default()))
+    Pulse::new(Arc::new(Manual::default()), None)
 }
 
 fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {

@@ -74,7 +74,7 @@ const STACK: usize = 1 << 17;
 fn engine_of(store: Store) -> Arc<Engine> {
     let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
     let looks = Looks { service: "lock-core".into(), explain_after: None };
-    let engine = Engine::new(Arc::new(store), Arc::new(Manual::default()), None, Some(1), looks, limits);
+    let engine = Engine::new(Arc::new(store), Arc::new(Manual::default()), None, Some(1), looks, limits, None);
     engine.core.run_by_hand();
     engine
 }
