@@ -10,6 +10,7 @@ mod blocked;
 mod calls;
 mod cancel;
 mod clock_steps;
+mod danger;
 mod downgrade;
 mod durability;
 mod health;

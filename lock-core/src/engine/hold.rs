@@ -49,6 +49,8 @@ pub(crate) struct Hold {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validity {
     pub(crate) deadline: Moment,
+    /// From when on it is in danger; see [`schedule::danger`](super::schedule::danger).
+    pub(crate) danger: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
     pub(crate) version: u32,
 }
@@ -58,6 +60,8 @@ struct State {
     ended: Option<End>,
     /// Until when the holder may rely on the lease; only raised before it has passed.
     deadline: Moment,
+    /// From when on it is in danger, unless it is renewed before.
+    danger: Moment,
     /// When `max_hold` ends the hold.
     latest: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
@@ -74,10 +78,11 @@ struct State {
 
 impl Hold {
     pub(crate) fn new(key: LockKey, fence: u64, terms: &Terms, pulse: &Arc<Pulse>, validity: Validity) -> Arc<Self> {
-        let Validity { deadline, version } = validity;
+        let Validity { deadline, danger, version } = validity;
         let state = State {
             ended: None,
             deadline,
+            danger,
             latest: Moment::NEVER,
             version,
             begun: Moment::NEVER,
@@ -126,6 +131,18 @@ impl Hold {
         self.state().renewal_failed = failed;
     }
 
+    /// Sets from when on it is in danger, after a success.
+    pub(crate) fn note_danger(&self, danger: Moment) {
+        self.state().danger = danger;
+    }
+
+    /// Whether it is in danger, or over.
+    pub(crate) fn is_in_danger(&self) -> bool {
+        let now = self.now();
+        let state = self.state();
+        state.ended.is_some() || state.over(now).is_some() || now >= state.danger
+    }
+
     pub(crate) fn now(&self) -> Moment {
         self.pulse.now()
     }
@@ -155,7 +172,7 @@ impl Hold {
     /// The validity that a following hold of the same tenure inherits.
     pub(crate) fn validity(&self) -> Validity {
         let state = self.state();
-        Validity { deadline: state.deadline, version: state.version }
+        Validity { deadline: state.deadline, danger: state.danger, version: state.version }
     }
 
     /// Whether the hold goes on. A hold whose deadline has passed ends here, if that was not noticed before.
@@ -415,7 +432,7 @@ mod tests {
     /// A hold until 1,000 ms, at most until 5,000 ms, and its clock.
     fn hold() -> (Arc<Hold>, Arc<Hand>) {
         let clock = Arc::new(Hand::default());
-        let validity = Validity { deadline: at(1_000), version: 0 };
+        let validity = Validity { deadline: at(1_000), danger: Moment::NEVER, version: 0 };
         let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::new(Arc::clone(&clock) as _, None), validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
