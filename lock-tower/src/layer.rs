@@ -151,7 +151,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// With a [`durability`](LeaseOptions::durability), a request whose lease too few replicas have in time is refused, in HTTP with
     /// 503, in gRPC with UNAVAILABLE, even with [`LetThrough`](crate::OnBackendError::LetThrough).
     ///
-    /// If an option is out of range, every request is refused; see [`check`](Self::check).
+    /// If an option is out of range, every request is refused; see [`check_for`](Self::check_for).
     ///
     /// # Examples
     ///

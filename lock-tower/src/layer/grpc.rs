@@ -37,7 +37,7 @@ impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
     /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
     /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
     ///
-    /// If a name cannot be that of a method or service, the layer refuses every request; see [`check`](Self::check).
+    /// If a name cannot be that of a method or service, the layer refuses every request; see [`check_for`](Self::check_for).
     ///
     /// # Examples
     ///
@@ -83,7 +83,7 @@ impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
 
     /// Answers a busy key with this code. Default: `ABORTED`.
     ///
-    /// With `OK` the layer refuses every request; see [`check`](Self::check).
+    /// With `OK` the layer refuses every request; see [`check_for`](Self::check_for).
     ///
     /// # Examples
     ///
