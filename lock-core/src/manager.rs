@@ -311,13 +311,13 @@ impl LockManager {
     /// Refuses new requests and fails those that wait, while holders go on: the first step of a graceful shutdown.
     ///
     /// Call it when the process is told to stop, as by SIGTERM or a `preStop` hook. The requests that the server still works on then
-    /// hold their key or fail, and none of them waits for a key that it would soon give back. Leases are renewed, can be extended and
-    /// released, and end as always. [`shutdown`](Self::shutdown) is the last step.
+    /// hold their key or fail, and none of them waits for a key that it would soon give back. Leases are renewed as before, and can be
+    /// extended, handed over and released. [`shutdown`](Self::shutdown) is the last step.
     ///
-    /// From now on every request of this manager and its clones fails with [`ErrorKind::ShutDown`]: acquires, those of holders for
-    /// other keys included, [`take_up`](Self::take_up), [`inspect`](Self::inspect) and [`force_release`](Self::force_release). There is
-    /// no way back. [`health`](Self::health) reports that the manager is not ready. A second call does nothing. The call does
-    /// not block.
+    /// From now on every other request of this manager and its clones fails with [`ErrorKind::ShutDown`]: acquires, also of holders that
+    /// want another key; [`take_up`](Self::take_up), [`inspect`](Self::inspect) and [`force_release`](Self::force_release). A
+    /// [`downgrade`](crate::LockGuard::downgrade) fails, too, and releases its key. [`health`](Self::health) reports that the manager is
+    /// not ready. There is no way back, and a second call does nothing. The call does not block.
     ///
     /// # Examples
     ///

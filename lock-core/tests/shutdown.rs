@@ -172,6 +172,20 @@ async fn after_stop_waiting_waiters_and_new_requests_fail_and_holders_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_stop_waiting_a_lease_can_be_handed_over_and_not_be_downgraded() {
+    let (manager, backend) = support::counted();
+    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    let (handed, writer) = (manager.lock("handed").await.unwrap(), manager.lock("price").await.unwrap());
+    manager.stop_waiting();
+    let handover = handed.hand_over().unwrap();
+    assert_eq!(manager.take_up(handover.clone()).await.unwrap_err().kind(), ErrorKind::ShutDown);
+    let taken_up = other.take_up(handover).await.unwrap();
+    assert!(taken_up.is_held());
+    assert_eq!(writer.downgrade().await.unwrap_err().kind(), ErrorKind::ShutDown);
+    support::eventually_free(&other, "price").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_after_stop_waiting_still_waits_for_holders_and_ends_those_that_are_left() {
     let (manager, _) = support::counted();
     let (quick, stuck) = (manager.lock("quick").await.unwrap(), manager.lock("stuck").await.unwrap());

@@ -119,7 +119,7 @@ async fn jobs() -> Result {
 }
 
 #[test]
-fn losses() -> Result {
+fn told_of_losses() -> Result {
     let builder = LockManager::builder().url("redis://127.0.0.1");
     let manager = builder.on_lost(|lease| eprintln!("{}: {lease}", lease.label())).build()?;
 
