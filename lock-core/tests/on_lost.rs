@@ -25,8 +25,9 @@ type Told = Arc<Mutex<Vec<LostLease>>>;
 fn telling(builder: LockManagerBuilder) -> (LockManager, Told) {
     let told = Told::default();
     let kept = Arc::clone(&told);
-    let manager = builder.url("memory://").on_lost(move |lease| kept.lock().unwrap().push(lease.clone())).build();
-    (manager.unwrap(), told)
+    let manager =
+        builder.url("memory://").on_lost(move |lease| kept.lock().expect("no panic").push(lease.clone())).build();
+    (manager.expect("the options are in range"), told)
 }
 
 #[tokio::test(start_paused = true)]
