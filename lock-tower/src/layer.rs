@@ -37,8 +37,10 @@ pub struct LockLayer<K, P = Plain, U = UntilResponse> {
 impl<K> LockLayer<K> {
     /// Makes a layer for any kind of request, which refuses requests with an error of the service; see [`Plain`].
     ///
-    /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). An axum `Router` does not accept a layer
-    /// whose service can fail; use `LockLayer::http` there.
+    /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor).
+    ///
+    /// An axum `Router` does not accept a layer whose service can fail: the compiler says that `Infallible: From<Box<dyn Error>>` is
+    /// not satisfied. Use `LockLayer::http` there.
     ///
     /// # Examples
     ///

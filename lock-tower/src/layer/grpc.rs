@@ -6,6 +6,8 @@ impl<K> LockLayer<K, crate::grpc::Grpc> {
     /// Makes a layer for gRPC requests, which refuses requests with a status code of gRPC; see
     /// [`Grpc`](crate::Grpc).
     ///
+    /// Clients of plain HTTP do not understand these answers: they have the status 200. Use `LockLayer::http` for them.
+    ///
     /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). It gets an [`http::Request`] with
     /// the metadata as headers. Health checks and reflection pass without a lock; [`methods`](Self::methods) and
     /// [`except`](Self::except) change what is locked. A lease is held for five minutes at most;
