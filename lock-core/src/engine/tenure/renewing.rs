@@ -318,7 +318,9 @@ impl Tenure {
     }
 
     fn next_renewal(&self, sent: Moment, deadline: Moment) -> Moment {
-        let interval = self.renewal.interval(self.ttl);
-        interval.map_or(Moment::NEVER, |interval| schedule::after_success(sent, interval, deadline))
+        match self.renewal.interval(self.ttl) {
+            Some(interval) => schedule::after_success(sent, interval, deadline),
+            None => Moment::NEVER,
+        }
     }
 }

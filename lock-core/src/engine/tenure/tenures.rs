@@ -69,8 +69,8 @@ impl Tenures {
         now: Moment,
     ) -> Offer {
         let Acquired { token, fence, block, sent, doubt, passes, granted } = acquired;
-        let validity =
-            Validity { deadline: granted.unwrap_or(terms.ttl).deadline(sent), danger: Moment::NEVER, version: 0 };
+        let deadline = granted.unwrap_or(terms.ttl).deadline(sent);
+        let validity = Validity { deadline, danger: Moment::NEVER, version: 0 };
         let hold = Hold::new(key.clone(), fence, terms, pulse, validity);
         let mut tenure = Tenure {
             token,
