@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::LockManager;
+use lock_core::{ErrorKind, LockManager};
 use lock_tests::{FaultProxy, LONG, RedisServer, Reply, SOON, eventually, role, within};
 
 use crate::patient;
@@ -40,6 +40,27 @@ async fn a_queue_goes_by_itself_when_the_holder_and_all_who_wait_were_killed() {
     server.call(&["DEL", "k"]).await;
     eventually(SOON, "no queue is left", async || queues().await.is_empty()).await;
     eventually(SOON, "no key is left", async || server.keys("*").await == [RedisServer::COUNTER]).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_told_to_stop_leaves_no_place_and_the_holder_of_its_process_is_renewed() {
+    let server = RedisServer::start().await;
+    let [manager, other] = [(); 2].map(|()| LockManager::connect(server.url()));
+    let (manager, other) = (manager.await.expect("connects"), other.await.expect("connects"));
+    let theirs = other.lock("theirs").await.expect("free");
+    let own = manager.lock("own").ttl(Duration::from_secs(1)).await.expect("free");
+    let waiter = tokio::spawn(manager.lock("theirs").wait(LONG).acquire());
+    eventually(SOON, "it has a place", async || !server.keys("*queue*").await.is_empty()).await;
+    manager.stop_waiting();
+    let refused = within(SOON, waiter).await.expect("no panic").expect_err("it waits no longer");
+    assert_eq!(refused.kind(), ErrorKind::ShutDown);
+    eventually(SOON, "no queue is left", async || server.keys("*queue*").await.is_empty()).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(own.is_held() && other.is_locked("own").await.expect("answered"), "twice its ttl later");
+    own.release().await.expect("held");
+    assert!(!other.is_locked("own").await.expect("answered"));
+    theirs.release().await.expect("held");
+    assert_eq!(within(SOON, manager.shutdown(LONG)).await, 0);
 }
 
 #[tokio::test]

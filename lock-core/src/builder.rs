@@ -15,6 +15,7 @@ use crate::{
     engine::{Engine, Looks, limits::Limits},
     error::BuildError,
     key::MAX_KEY_BYTES,
+    lost::{LostLease, Observer},
     manager::{LockManager, Settings},
     options::LeaseOptions,
     replicas::Replicas,
@@ -49,6 +50,7 @@ pub struct LockManagerBuilder {
     seed: Option<u64>,
     limits: Limits,
     explain_after: Option<Duration>,
+    observer: Option<Observer>,
 }
 
 impl Default for LockManagerBuilder {
@@ -63,6 +65,7 @@ impl Default for LockManagerBuilder {
             seed: None,
             limits: Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX },
             explain_after: None,
+            observer: None,
         }
     }
 }
@@ -321,6 +324,39 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Calls a function for each lease of this manager that is lost, with its key, fencing token and reason: for an error tracker or
+    /// an alert. Default: nothing is called.
+    ///
+    /// The function is called once for each lease, when the holder's futures were woken, also for leases that a
+    /// [shutdown](LockManager::shutdown) cuts short. A lease that its holder ends in time is not lost.
+    ///
+    /// The call comes from the engine's task, or from the thread that notices the loss first, as in
+    /// [`is_held`](crate::Lease::is_held). So the function must not block, nor take a lock that is held around such a call. A panic is
+    /// caught and logged. What becomes of the work is another option: [`LeaseOptions::on_lost`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LockManager, LossReason};
+    /// use tokio::sync::mpsc;
+    ///
+    /// let (losses, mut lost) = mpsc::unbounded_channel();
+    /// let builder = LockManager::builder().url("memory://"); // or: "redis://127.0.0.1"
+    /// let manager = builder.on_lost(move |lease| _ = losses.send(lease.clone())).build()?;
+    /// let guard = manager.lock("goods:1").label("sell").await?;
+    /// manager.force_release("goods:1").await?;
+    /// let lease = lost.recv().await.ok_or("nothing was lost")?;
+    /// assert_eq!((lease.key(), lease.label(), lease.reason()), ("goods:1", "sell", LossReason::Forced));
+    /// assert_eq!(lease.fencing_token(), guard.fencing_token());
+    /// println!("{lease}"); // lost the lease of "goods:1" with fencing token 1785…: …
+    /// # Ok(()) }
+    /// ```
+    pub fn on_lost(mut self, call: impl Fn(&LostLease) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Observer(Arc::new(call)));
+        self
+    }
+
     /// Sets how many requests of this manager may wait for one key at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
@@ -453,7 +489,7 @@ impl LockManagerBuilder {
         #[cfg(feature = "metrics")]
         crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
-        let engine = Engine::new(backend, clock, self.runtime, self.seed, looks, self.limits);
+        let engine = Engine::new(backend, clock, self.runtime, self.seed, looks, self.limits, self.observer);
         let settings = Settings { prefix: self.prefix, options: self.defaults, command_timeout: command };
         Ok(LockManager::new(engine, settings))
     }

@@ -114,6 +114,44 @@ impl Lease {
         self.hold.check().is_ok()
     }
 
+    /// Returns whether the lease may soon be lost, or has ended: half of the time between its due renewal and its deadline has passed,
+    /// and no renewal has succeeded.
+    ///
+    /// A worker that takes jobs under one lease asks before each job, and takes no more until the lease is renewed. With
+    /// the defaults a lease is renewed after a third of its ttl, and in danger after two thirds, so that a third is left to finish.
+    /// The answer is `false` again once a renewal has succeeded. It comes from this process's own clock, without a round trip.
+    ///
+    /// A lease that is not renewed ([`fixed`](crate::LockRequest::fixed)), and the approach of
+    /// [`max_hold`](crate::LockRequest::max_hold), are not in danger, since their end is known: see [`remaining`](Self::remaining).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use tokio::sync::mpsc;
+    ///
+    /// # let (jobs, mut queue) = mpsc::channel(8);
+    /// # jobs.send("resize").await.expect("there is room");
+    /// # drop(jobs);
+    /// # let mut done = 0;
+    /// let worker = LockManager::in_memory().lock("worker:3").await?;
+    /// while let Some(job) = queue.recv().await {
+    ///     if worker.lease().is_in_danger() {
+    ///         break; // give the job back: another worker may soon have the lease
+    ///     }
+    ///     println!("{job} under fencing token {}", worker.fencing_token());
+    ///     # done += 1;
+    /// }
+    /// # assert_eq!(done, 1);
+    /// worker.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_in_danger(&self) -> bool {
+        self.hold.is_in_danger()
+    }
+
     /// Completes when the lease has ended, and returns how: released, handed over, or lost.
     ///
     /// # Cancel safety

@@ -139,6 +139,7 @@ mod info;
 pub mod key;
 mod lease;
 mod leases;
+mod lost;
 #[cfg(feature = "macros")]
 mod macro_support;
 mod manager;
@@ -173,6 +174,7 @@ pub use crate::{
     info::{Holder, KeyInfo, Party, Processes, Silent, Waiter},
     lease::Lease,
     leases::Leases,
+    lost::LostLease,
     manager::LockManager,
     mode::Mode,
     options::LeaseOptions,

@@ -308,6 +308,39 @@ impl LockManager {
         }
     }
 
+    /// Refuses new requests and fails those that wait, while holders go on: the first step of a graceful shutdown.
+    ///
+    /// Call it when the process is told to stop, as by SIGTERM or a `preStop` hook. The requests that the server still works on then
+    /// hold their key or fail, and none of them waits for a key that it would soon give back. Leases are renewed as before, and can be
+    /// extended, handed over and released. [`shutdown`](Self::shutdown) is the last step.
+    ///
+    /// From now on every other request of this manager and its clones fails with [`ErrorKind::ShutDown`]: acquires, also of holders that
+    /// want another key; [`take_up`](Self::take_up), [`inspect`](Self::inspect) and [`force_release`](Self::force_release). A
+    /// [`downgrade`](crate::LockGuard::downgrade) fails, too, and releases its key. [`health`](Self::health) reports that the manager is
+    /// not ready. There is no way back, and a second call does nothing. The call does not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager};
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// let waiter = tokio::spawn(manager.lock("goods:1").acquire());
+    /// # tokio::task::yield_now().await;
+    /// manager.stop_waiting();
+    /// assert_eq!(waiter.await.expect("no panic").unwrap_err().kind(), ErrorKind::ShutDown);
+    /// assert!(guard.is_held());
+    /// guard.release().await?;
+    /// assert_eq!(manager.shutdown(Duration::from_secs(5)).await, 0);
+    /// # Ok(()) }
+    /// ```
+    pub fn stop_waiting(&self) {
+        self.engine.stop_waiting();
+    }
+
     /// Refuses new requests, waits at most `grace` for the holders to finish, and releases the leases that are left.
     ///
     /// Returns how many leases were cut short; they end with [`LossReason::ShutDown`](crate::LossReason). Zero is a clean end. The
@@ -368,7 +401,8 @@ impl LockManager {
         self.engine.health()
     }
 
-    /// Returns whether the manager was [shut down](Self::shutdown), or is about to be: it refuses new requests.
+    /// Returns whether the manager was [shut down](Self::shutdown), or is about to be: it refuses new requests, also after
+    /// [`stop_waiting`](Self::stop_waiting).
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
         self.engine.state().shut_down

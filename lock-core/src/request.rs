@@ -90,6 +90,9 @@ impl LockRequest {
 
     /// Acquires the lease, runs `work` for as long as the lease is held, and releases it.
     ///
+    /// `work` is `async |lease| …`, `|lease| async move { … }` or an async function that takes a [`Lease`]. To run a future that needs
+    /// no lease, write `async |_| future.await`, or use [`LockGuard::protect`].
+    ///
     /// The deadline is checked before every poll of the work. When the lease is lost, the work is *dropped* at its current
     /// `.await` and the error is returned, so the work must be safe to cancel there (a database transaction rolls back). If the work
     /// completes as the lease ends, its result is returned. A release that fails never hides the result; it is retried in the
@@ -122,7 +125,7 @@ impl LockRequest {
     /// assert_eq!(stock, 99);
     /// # let _ = fence; Ok(()) }
     /// ```
-    pub async fn run<T>(self, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, Error> {
+    pub async fn run<F: Future>(self, work: impl FnOnce(Lease) -> F) -> Result<F::Output, Error> {
         let guard = self.acquire().await?;
         let lease = guard.lease().clone();
         guard.protect(work(lease)).await
@@ -151,7 +154,7 @@ impl LockRequest {
     /// assert_eq!(nightly().await?, None);
     /// # Ok(()) }
     /// ```
-    pub async fn try_run<T>(self, work: impl AsyncFnOnce(Lease) -> T) -> Result<Option<T>, Error> {
+    pub async fn try_run<F: Future>(self, work: impl FnOnce(Lease) -> F) -> Result<Option<F::Output>, Error> {
         let Some(guard) = self.try_acquire().await? else { return Ok(None) };
         let lease = guard.lease().clone();
         guard.protect(work(lease)).await.map(Some)

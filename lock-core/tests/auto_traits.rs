@@ -68,3 +68,22 @@ async fn run_can_be_spawned_and_may_borrow() -> Result<(), Error> {
     assert_eq!(spawned.await.expect("the task does not panic")?, 8);
     Ok(())
 }
+
+#[tokio::test]
+async fn run_takes_each_form_of_work_and_what_it_makes_can_be_sent() -> Result<(), Error> {
+    async fn named(lease: Lease) -> FencingToken {
+        lease.fencing_token()
+    }
+
+    let manager = LockManager::in_memory();
+    let begin = || manager.lock("k");
+    let first = tokio::spawn(begin().run(|lease| async move { lease.fencing_token() })).await.expect("no panic")?;
+    let second = tokio::spawn(begin().run(async |lease| lease.fencing_token())).await.expect("no panic")?;
+    let third = tokio::spawn(begin().try_run(named)).await.expect("no panic")?;
+    assert!(first < second && Some(second) < third);
+    let mut sold = 0;
+    begin().run(async |_| sold += 1).await?;
+    let all = manager.lock_all(["a", "b"]).run(|leases| async move { leases.len() }).await?;
+    assert_eq!((sold, all), (1, 2));
+    Ok(())
+}

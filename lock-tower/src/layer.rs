@@ -37,8 +37,10 @@ pub struct LockLayer<K, P = Plain, U = UntilResponse> {
 impl<K> LockLayer<K> {
     /// Makes a layer for any kind of request, which refuses requests with an error of the service; see [`Plain`].
     ///
-    /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). An axum `Router` does not accept a layer
-    /// whose service can fail; use `LockLayer::http` there.
+    /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor).
+    ///
+    /// An axum `Router` does not accept a layer whose service can fail: the compiler says that `Infallible: From<Box<dyn Error>>` is
+    /// not satisfied. Use `LockLayer::http` there.
     ///
     /// # Examples
     ///
@@ -151,7 +153,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// With a [`durability`](LeaseOptions::durability), a request whose lease too few replicas have in time is refused, in HTTP with
     /// 503, in gRPC with UNAVAILABLE, even with [`LetThrough`](crate::OnBackendError::LetThrough).
     ///
-    /// If an option is out of range, every request is refused; see [`check`](Self::check).
+    /// If an option is out of range, every request is refused; see [`check_for`](Self::check_for).
     ///
     /// # Examples
     ///

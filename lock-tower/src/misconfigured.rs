@@ -3,7 +3,7 @@
 use std::{error::Error, fmt, panic::Location};
 
 /// A [`LockLayer`](crate::LockLayer) has options with which no request could ever be served; see
-/// [`LockLayer::check`](crate::LockLayer::check).
+/// [`LockLayer::check_for`](crate::LockLayer::check_for).
 ///
 /// The message names the layer, the place in the code where it was made, and the option.
 #[derive(Clone, Debug, PartialEq, Eq)]

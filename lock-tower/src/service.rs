@@ -55,7 +55,7 @@ impl<S, K, P, U> LockService<S, K, P, U> {
     where
         K: KeyExtractor<Req>,
     {
-        self.checked.get_or_init(|| self.lock.told(self.lock.check()))
+        self.checked.get_or_init(|| self.lock.told(self.lock.check_for()))
     }
 
     /// Returns a reference to the inner service.

@@ -197,6 +197,29 @@ async fn a_manager_that_was_shut_down_sends_clients_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_manager_that_stops_waiting_sends_waiters_and_newcomers_elsewhere_and_lets_the_service_finish() {
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    let service = LockLayer::http(manager.clone(), goods).layer(service_fn(async |_: Sent| {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok::<_, BoxError>(Response::new("sold".to_owned()))
+    }));
+    let stop = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        manager.stop_waiting();
+        service.clone().oneshot(post("/2")).await.unwrap()
+    };
+    let begin = tokio::time::Instant::now();
+    let ended = async |path| (service.clone().oneshot(post(path)).await.unwrap(), begin.elapsed().as_secs());
+    let (holder, waiter, newcomer) = tokio::join!(ended("/1"), ended("/1"), stop);
+    assert_eq!((holder.0.status(), holder.1, waiter.1), (StatusCode::OK, 5, 1));
+    for refused in [waiter.0, newcomer] {
+        refusal(refused, StatusCode::SERVICE_UNAVAILABLE, "lock_unavailable", 1..=1).await;
+    }
+    assert_eq!(manager.shutdown(Duration::ZERO).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn bad_input_75_a_lost_lease_is_no_success_and_no_invitation_to_repeat() {
     let _limit = limit();
     let manager = LockManager::in_memory();

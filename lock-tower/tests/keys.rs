@@ -252,7 +252,7 @@ async fn a_key_that_can_never_work_is_found_by_the_check_and_told_once_before_th
     let (log, _logging) = Log::watch();
     let broken = |key: Scoped<Header>, remedy: &'static str| async move {
         let layer = LockLayer::http(LockManager::in_memory(), key).name("sell");
-        let found = layer.check::<Request<Body>>().unwrap_err().to_string();
+        let found = layer.check().unwrap_err().to_string();
         assert!(found.starts_with("the lock layer \"sell\"") && found.contains(remedy), "{found}");
         let mut service = layer.layer(Router::new().route("/", post(key_of)));
         ServiceExt::<Request<Body>>::ready(&mut service).await.unwrap();
@@ -271,11 +271,9 @@ async fn a_key_that_can_never_work_is_found_by_the_check_and_told_once_before_th
     let told = log.lines().iter().filter(|line| line.contains("every request will be refused")).count();
     assert_eq!(told, 3, "{:?}", log.lines());
     let optional = scoped("goods", header::<String>("x account").optional());
-    let found = LockLayer::http(LockManager::in_memory(), optional).check::<Request<Body>>().unwrap_err();
+    let found = LockLayer::http(LockManager::in_memory(), optional).check().unwrap_err();
     assert!(found.to_string().contains("cannot be the name of a header"), "also where it is optional: {found}");
-    LockLayer::http(LockManager::in_memory(), scoped("50%25", header::<String>("x-account")))
-        .check::<Request<Body>>()
-        .unwrap();
+    LockLayer::http(LockManager::in_memory(), scoped("50%25", header::<String>("x-account"))).check().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -153,12 +153,12 @@ async fn without_methods_that_are_named_a_permit_is_not_for_those_that_are_not()
 async fn a_layer_with_permits_and_readers_is_misconfigured_and_so_is_one_without_permits() {
     let layer = || LockLayer::http(LockManager::in_memory(), "stock");
     type Asked = Request<Body>;
-    let both = layer().permits(3).shared_for([http::Method::GET]).check::<Asked>().unwrap_err();
+    let both = layer().permits(3).shared_for([http::Method::GET]).check_for::<Asked>().unwrap_err();
     assert!(both.to_string().contains("`permits` and `shared_for`"), "{both}");
-    let none = layer().permits(0).check::<Asked>().unwrap_err();
+    let none = layer().permits(0).check_for::<Asked>().unwrap_err();
     assert!(none.to_string().contains("`permits(0)` is not between 1 and 1000000"), "{none}");
-    layer().shared_for([]).permits(3).check::<Asked>().unwrap();
-    layer().shared_for([http::Method::GET]).check::<Asked>().unwrap();
+    layer().shared_for([]).permits(3).check_for::<Asked>().unwrap();
+    layer().shared_for([http::Method::GET]).check_for::<Asked>().unwrap();
 }
 
 #[tokio::test]

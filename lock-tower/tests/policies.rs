@@ -300,7 +300,7 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
         (layer("f").max_waiters_per_key(0), "`try_only`"),
     ];
     for (layer, remedy) in cases {
-        let found = layer.check::<u64>().unwrap_err();
+        let found = layer.check_for::<u64>().unwrap_err();
         let refused = layer.layer(works(&floor)).oneshot(1).await.unwrap_err();
         assert_eq!(refused.downcast_ref(), Some(&found));
         let text = found.to_string();
@@ -310,15 +310,16 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
     assert_eq!(floor.begun(), 0);
 
     let least = layer("").options(LeaseOptions::new().ttl(Duration::from_millis(10)).max_hold(Duration::from_nanos(1)));
-    least.max_waiters(1).max_waiters_per_key(1).check::<u64>().unwrap();
-    layer("").options(LeaseOptions::new().ttl(century)).check::<u64>().unwrap();
+    least.max_waiters(1).max_waiters_per_key(1).check_for::<u64>().unwrap();
+    layer("").options(LeaseOptions::new().ttl(century)).check_for::<u64>().unwrap();
     let often = LeaseOptions::new().renew_every(Duration::from_secs(2));
     let manager = LockManager::builder().url("memory://").defaults(often).build().unwrap();
     let with_ttl = |ttl| LeaseOptions::new().ttl(Duration::from_secs(ttl));
-    let layer_of = |ttl| LockLayer::new(manager.clone(), "key").options(with_ttl(ttl)).check::<u64>();
+    let layer_of = |ttl| LockLayer::new(manager.clone(), "key").options(with_ttl(ttl)).check_for::<u64>();
     assert!(layer_of(3).unwrap_err().to_string().contains("`renew_every` of 2s is not between"));
     layer_of(4).unwrap();
-    let unnamed = layer("").options(LeaseOptions::new().ttl(Duration::ZERO)).check::<u64>().unwrap_err().to_string();
+    let unnamed =
+        layer("").options(LeaseOptions::new().ttl(Duration::ZERO)).check_for::<u64>().unwrap_err().to_string();
     assert!(unnamed.starts_with("the lock layer made at "), "{unnamed}");
 }
 
@@ -336,11 +337,11 @@ async fn a_layer_that_cannot_work_is_the_service_s_mistake_for_every_method_and_
         let text = response.into_body().collect().await.unwrap().to_bytes();
         assert!(!String::from_utf8_lossy(&text).contains("sell"), "{text:?}");
     }
-    let success = layer.clone().all_methods().busy_status(StatusCode::OK).check::<Request<String>>().unwrap_err();
+    let success = layer.clone().all_methods().busy_status(StatusCode::OK).check_for::<Request<String>>().unwrap_err();
     assert!(success.to_string().contains("choose the status of an error"), "{success}");
-    layer.clone().all_methods().busy_status(StatusCode::LOCKED).check::<Request<String>>().unwrap();
-    layer.clone().all_methods().check::<Request<String>>().unwrap();
-    layer.methods([Method::GET]).check::<Request<String>>().unwrap();
+    layer.clone().all_methods().busy_status(StatusCode::LOCKED).check_for::<Request<String>>().unwrap();
+    layer.clone().all_methods().check_for::<Request<String>>().unwrap();
+    layer.methods([Method::GET]).check_for::<Request<String>>().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use lock_tower::{
 
 fn layer(key: impl KeyExtractor<Request> + Clone + Send + Sync + 'static) {
     let layer = LockLayer::http(LockManager::in_memory(), key);
-    layer.check::<Request>().expect("the key is one");
+    layer.check().expect("the key is one");
     let _: Router = Router::new().route("/goods/{id}", post(async || "sold")).route_layer(layer);
 }
 
@@ -28,4 +28,6 @@ fn what_the_messages_say_to_write_compiles() {
 
     let closure = LockLayer::http(LockManager::in_memory(), |_: &Request| "nightly");
     closure.check().expect("the key is one");
+    LockLayer::new(LockManager::in_memory(), |_: &u64| "nightly").check_for().expect("the type is that of the closure");
+    LockLayer::new(LockManager::in_memory(), "nightly").check_for::<u64>().expect("the key is one");
 }

@@ -209,9 +209,9 @@ async fn layer_answers_503_and_calls_no_service_without_replicas() {
 
     let in_memory =
         LockLayer::http(LockManager::in_memory(), "k").options(LeaseOptions::new().durability(one(ms(1_000))));
-    in_memory.check::<Request<Body>>().expect("a store in memory ignores it");
+    in_memory.check_for::<Request<Body>>().expect("a store in memory ignores it");
     let quorum = LockManager::builder().quorum(["memory://"; 3]).build().expect("three stores");
     let quorum = LockLayer::http(quorum, "k").options(LeaseOptions::new().durability(one(ms(1_000))));
-    let error = quorum.check::<Request<Body>>().expect_err("it has a majority instead");
+    let error = quorum.check_for::<Request<Body>>().expect_err("it has a majority instead");
     assert!(error.to_string().contains("leave `durability` out"), "{error}");
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_core::{
-    ErrorKind, Handover, LeaseOptions, LockManager, LossReason, OnLost, Replicas, exclusive, key, permits, redis,
-    shared,
+    ErrorKind, FencingToken, Handover, LeaseOptions, LockManager, LossReason, OnLost, Replicas, exclusive, key,
+    permits, redis, shared,
 };
 
 use crate::tour::Result;
@@ -93,6 +93,37 @@ async fn run() -> Result {
         })
         .await??;
 
+    Ok(())
+}
+
+/// A job of the worker.
+async fn sell_under(fence: FencingToken, job: &str) -> Result {
+    println!("{job} under {fence}");
+    crate::tour::sell(fence.get()).await
+}
+
+#[tokio::test]
+async fn jobs() -> Result {
+    let guard = LockManager::in_memory().lock("worker:3").await?;
+    let mut jobs = vec!["goods:1", "goods:3"];
+    while let Some(job) = jobs.pop() {
+        if guard.lease().is_in_danger() {
+            jobs.push(job); // for the next worker
+            break;
+        }
+        sell_under(guard.fencing_token(), job).await?;
+    }
+
+    assert!(jobs.is_empty());
+    Ok(())
+}
+
+#[test]
+fn told_of_losses() -> Result {
+    let builder = LockManager::builder().url("redis://127.0.0.1");
+    let manager = builder.on_lost(|lease| eprintln!("{}: {lease}", lease.label())).build()?;
+
+    drop(manager);
     Ok(())
 }
 
@@ -291,6 +322,8 @@ async fn readiness() -> Result {
 #[tokio::test]
 async fn shutdown() -> Result {
     let manager = LockManager::in_memory();
+    manager.stop_waiting();
+    // let the server finish the requests that it works on
     let held = manager.shutdown(Duration::from_secs(5)).await;
     println!("ended, {held} leases were still held");
 

@@ -73,7 +73,13 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
     let listener = listener.with_context(|| format!("port {port} is taken, try `PORT=3001 cargo run …`"))?;
     println!("listening on http://{}, Ctrl-C ends it", listener.local_addr()?);
-    axum::serve(listener, service).with_graceful_shutdown(ctrl_c()).await?;
+    let stopped = manager.clone();
+    let stop = async move {
+        ctrl_c().await;
+        // Requests that wait for a key fail now, so that the server waits only for those that hold one.
+        stopped.stop_waiting();
+    };
+    axum::serve(listener, service).with_graceful_shutdown(stop).await?;
 
     let held = manager.shutdown(Duration::from_secs(5)).await;
     println!("ended, {held} leases were still held");

@@ -114,7 +114,13 @@ async fn main() -> Result<()> {
     let listener = listener.with_context(|| format!("port {port} is taken, try `PORT=3001 cargo run …`"))?;
     println!("listening on http://{}, Ctrl-C ends it", listener.local_addr()?);
     let service = App { manager: manager.clone(), shop: shop.clone(), metrics }.service();
-    axum::serve(listener, service).with_graceful_shutdown(ctrl_c()).await?;
+    let stopped = manager.clone();
+    let stop = async move {
+        ctrl_c().await;
+        // Requests that wait for a key fail now, so that the server waits only for those that hold one.
+        stopped.stop_waiting();
+    };
+    axum::serve(listener, service).with_graceful_shutdown(stop).await?;
 
     info!("no more requests");
     let held = manager.shutdown(Duration::from_secs(5)).await;

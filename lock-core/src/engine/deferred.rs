@@ -12,9 +12,10 @@ use crate::{
     backend::BackendError,
     caught::caught,
     clock::Moment,
-    engine::{hold::Ending, metrics, pulse::Loss},
+    engine::{hold::Ending, metrics},
     info::Holder,
     key::LockKey,
+    lost::Loss,
     mode::Mode,
 };
 
@@ -80,9 +81,10 @@ pub(super) fn wake(waker: Waker) {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        // Tasks and watchers come before the log: a slow log writer must not delay a holder that has to stop.
+        // Tasks and watchers come before the log and the observer of losses: slow code there must not delay a holder that has to stop.
         self.woken.drain(..).for_each(wake);
         self.unused.drain(..).for_each(|waker| _ = caught("drop of a waker", || drop(waker)));
+        self.endings.iter_mut().for_each(Ending::wake);
         self.endings.clear();
         for (key, reason, own_line) in self.losses.drain(..) {
             if own_line {

@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::{
     deferred, metrics,
-    pulse::{Loss, Pulse},
+    pulse::Pulse,
     sync::{Mutex, MutexGuard},
     terms::Terms,
 };
@@ -22,6 +22,7 @@ use crate::{
     error::{Error, LossReason},
     fencing::FencingToken,
     key::LockKey,
+    lost::{Loss, LostLease, Observer},
     mode::Mode,
     trace::TraceContext,
     ttl::Ttl,
@@ -48,6 +49,8 @@ pub(crate) struct Hold {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validity {
     pub(crate) deadline: Moment,
+    /// From when on it is in danger; see [`schedule::danger`](super::schedule::danger).
+    pub(crate) danger: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
     pub(crate) version: u32,
 }
@@ -57,6 +60,8 @@ struct State {
     ended: Option<End>,
     /// Until when the holder may rely on the lease; only raised before it has passed.
     deadline: Moment,
+    /// From when on it is in danger, unless it is renewed before.
+    danger: Moment,
     /// When `max_hold` ends the hold.
     latest: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
@@ -73,10 +78,11 @@ struct State {
 
 impl Hold {
     pub(crate) fn new(key: LockKey, fence: u64, terms: &Terms, pulse: &Arc<Pulse>, validity: Validity) -> Arc<Self> {
-        let Validity { deadline, version } = validity;
+        let Validity { deadline, danger, version } = validity;
         let state = State {
             ended: None,
             deadline,
+            danger,
             latest: Moment::NEVER,
             version,
             begun: Moment::NEVER,
@@ -125,6 +131,18 @@ impl Hold {
         self.state().renewal_failed = failed;
     }
 
+    /// Sets from when on it is in danger, after a success.
+    pub(crate) fn note_danger(&self, danger: Moment) {
+        self.state().danger = danger;
+    }
+
+    /// Whether it is in danger, or over.
+    pub(crate) fn is_in_danger(&self) -> bool {
+        let now = self.now();
+        let state = self.state();
+        state.ended.is_some() || state.over(now).is_some() || now >= state.danger
+    }
+
     pub(crate) fn now(&self) -> Moment {
         self.pulse.now()
     }
@@ -154,7 +172,7 @@ impl Hold {
     /// The validity that a following hold of the same tenure inherits.
     pub(crate) fn validity(&self) -> Validity {
         let state = self.state();
-        Validity { deadline: state.deadline, version: state.version }
+        Validity { deadline: state.deadline, danger: state.danger, version: state.version }
     }
 
     /// Whether the hold goes on. A hold whose deadline has passed ends here, if that was not noticed before.
@@ -177,7 +195,15 @@ impl Hold {
         let wakers = std::mem::take(&mut state.wakers);
         let counted = (state.begun != Moment::NEVER).then(|| (self.label, end, now.since(state.begun)));
         drop(state);
-        (Some(end), Ending { wakers, counted })
+        let lost = counted.and_then(|(_, end, held)| self.told(end.loss()?, held, now));
+        (Some(end), Ending { wakers, counted, lost })
+    }
+
+    /// The loss and whom to tell of it, if the application wants to know.
+    fn told(&self, reason: LossReason, held: Duration, now: Moment) -> Option<Box<(Observer, LostLease)>> {
+        let observer = self.pulse.observer.clone()?;
+        let (key, loss) = (self.key.clone(), self.loss_of(reason, now));
+        Some(Box::new((observer, LostLease { key, fence: self.fence, label: self.label, held, loss })))
     }
 
     /// Takes note of the trace context of its request.
@@ -333,25 +359,37 @@ impl State {
     }
 }
 
-/// The end of a hold, still to be announced: when this is dropped, watchers are woken and metrics recorded.
+/// The end of a hold, still to be announced: when this is dropped, watchers are woken, metrics recorded, and losses told.
 ///
-/// A waker may run code of the user's executor, which may ask the engine for something, and a recorder of metrics may
-/// block: neither may happen under a lock of the engine's.
+/// A waker may run code of the user's executor, which may ask the engine for something, and a recorder of metrics and an observer of
+/// losses may block: none of that may happen under a lock of the engine's.
 #[must_use = "dropped at once, it is done at once"]
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     wakers: Option<Box<Slab<Waker>>>,
     /// Label, end and duration for the metrics, if the hold had begun.
     counted: Option<(&'static str, End, Duration)>,
+    /// The observer of losses and what it is told, if the hold had begun and was lost.
+    lost: Option<Box<(Observer, LostLease)>>,
+}
+
+impl Ending {
+    /// Wakes the watchers, before anything else is announced.
+    pub(super) fn wake(&mut self) {
+        if let Some(mut wakers) = self.wakers.take() {
+            wakers.drain().for_each(deferred::wake);
+        }
+    }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        self.wake();
         if let Some((label, end, held)) = self.counted.take() {
             metrics::ended(label, end.loss(), held);
         }
-        if let Some(mut wakers) = self.wakers.take() {
-            wakers.drain().for_each(deferred::wake);
+        if let Some((observer, lost)) = self.lost.as_deref() {
+            observer.tell(lost);
         }
     }
 }
@@ -394,8 +432,8 @@ mod tests {
     /// A hold until 1,000 ms, at most until 5,000 ms, and its clock.
     fn hold() -> (Arc<Hold>, Arc<Hand>) {
         let clock = Arc::new(Hand::default());
-        let validity = Validity { deadline: at(1_000), version: 0 };
-        let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::of(Arc::clone(&clock) as _), validity);
+        let validity = Validity { deadline: at(1_000), danger: Moment::NEVER, version: 0 };
+        let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::new(Arc::clone(&clock) as _, None), validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
     }

@@ -60,6 +60,7 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
+    lost::Observer,
 };
 
 /// A handle that keeps the engine alive.
@@ -75,10 +76,11 @@ impl Engine {
         seed: Option<u64>,
         looks: Looks,
         limits: Limits,
+        observer: Option<Observer>,
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
-        let pulse = Pulse::of(Arc::clone(&clock));
+        let pulse = Pulse::new(Arc::clone(&clock), observer);
         let explain_after = looks.explain_after;
         let queues = Queues::new(Arc::clone(&pulse), random, limits, looks);
         Arc::new(Self { core: Core::new(backend, clock, pulse, runtime, explain_after, queues) })
@@ -181,10 +183,8 @@ impl Engine {
         });
     }
 
-    /// Refuses new requests and waits at most `grace` for the holders. Then ends the leases that are left, and waits at most `last`
-    /// for their release. Then waits as long again for the end of the task, unless only nodes that do not answer keep the task.
-    /// Returns how many leases were cut short.
-    pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
+    /// Refuses new requests and fails the waiters. Holders go on.
+    pub(crate) fn stop_waiting(&self) {
         let now = self.now();
         // The runtime of the task may have ended before everything was released. Then the task starts again on this one, and that has
         // to be now, because `admit` starts no task after the flag is set.
@@ -197,6 +197,13 @@ impl Engine {
             self.core.close();
             state.queues.shut_down(now);
         });
+    }
+
+    /// Refuses new requests and waits at most `grace` for the holders. Then ends the leases that are left, and waits at most `last`
+    /// for their release. Then waits as long again for the end of the task, unless only nodes that do not answer keep the task.
+    /// Returns how many leases were cut short.
+    pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
+        self.stop_waiting();
         self.wait_until(grace, |core| core.state().queues.tenures.len() == 0).await;
         let now = self.now();
         let cut = self.core.with(|state| {

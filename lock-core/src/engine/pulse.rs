@@ -5,7 +5,6 @@
 //! to the backend.
 
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,11 +14,11 @@ use std::{
 
 use crate::{
     clock::{Clock, Moment},
-    error::LossReason,
+    lost::Observer,
     ttl::Ttl,
 };
 
-/// The clock, and when the task was due.
+/// What all holds of a manager share: the clock, when the task was due, and the observer of losses.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     clock: Arc<dyn Clock>,
@@ -27,19 +26,13 @@ pub(crate) struct Pulse {
     due: AtomicU64,
     /// From when until when it stood still last. Written by the task only, the end after the beginning.
     stood_still: [AtomicU64; 2],
-}
-
-/// Why a lease was lost.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Loss {
-    pub(crate) reason: LossReason,
-    /// For how long this process stood still, if the lease was lost because of that.
-    pub(crate) stood_still: Option<Duration>,
+    /// The function of the application that is told of losses.
+    pub(super) observer: Option<Observer>,
 }
 
 impl Pulse {
-    pub(crate) fn of(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { clock, due: AtomicU64::new(u64::MAX), stood_still: Default::default() })
+    pub(crate) fn new(clock: Arc<dyn Clock>, observer: Option<Observer>) -> Arc<Self> {
+        Arc::new(Self { clock, due: AtomicU64::new(u64::MAX), stood_still: Default::default(), observer })
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -77,20 +70,6 @@ impl Pulse {
     }
 }
 
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.stood_still {
-            Some(stood_still) => write!(
-                f,
-                "this process stood still for {:.1} s (its threads were blocked, or it was stopped, swapped out or suspended); move \
-                 blocking work to `spawn_blocking`, give the manager a runtime of its own, or raise the ttl",
-                stood_still.as_secs_f64()
-            ),
-            None => self.reason.fmt(f),
-        }
-    }
-}
-
 /// What a busy machine may be late by.
 const LEAST: Duration = Duration::from_millis(100);
 
@@ -100,12 +79,16 @@ const SPARE: Duration = Duration::from_millis(200);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::fixture::{Manual, at};
+    use crate::{
+        engine::fixture::{Manual, at},
+        error::LossReason,
+        lost::Loss,
+    };
 
     #[test]
     fn a_lease_that_lapsed_while_the_task_was_late_was_lost_to_that() {
         let clock = Arc::<Manual>::default();
-        let pulse = Pulse::of(Arc::clone(&clock) as Arc<dyn Clock>);
+        let pulse = Pulse::new(Arc::clone(&clock) as Arc<dyn Clock>, None);
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         pulse.beat(at(10));
         pulse.rest(at(260));

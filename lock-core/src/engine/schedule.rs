@@ -16,6 +16,12 @@ pub(crate) fn after_success(sent: Moment, interval: Duration, deadline: Moment) 
     together.min(sent + deadline.since(sent) / 2)
 }
 
+/// From when on a lease is in danger that was to be renewed at `renew_at`: half of the time between that and its deadline has passed
+/// then. A lease that is never renewed is never in danger.
+pub(crate) fn danger(renew_at: Moment, deadline: Moment) -> Moment {
+    renew_at + deadline.since(renew_at) / 2
+}
+
 /// When to retry after `failures` failures in a row (at least one). The pauses are 20 ms, 40 ms, … up to a quarter of the
 /// interval or 500 ms. `jitter` is in 0.0..1.0, so that a fleet does not retry in step.
 pub(crate) fn after_failure(now: Moment, failures: u32, interval: Duration, jitter: f64) -> Moment {
@@ -71,6 +77,12 @@ mod tests {
     #[test]
     fn a_shortened_lease_is_renewed_before_it_ends() {
         assert_eq!(after_success(at(10), SECOND * 3, at(14)), at(12));
+    }
+
+    #[test]
+    fn danger_begins_halfway_from_a_renewal_to_the_deadline_and_never_without_one() {
+        assert_eq!(danger(at(10), at(30)), at(20));
+        assert_eq!(danger(Moment::NEVER, at(30)), Moment::NEVER);
     }
 
     #[test]

@@ -393,7 +393,7 @@ mod tests {
         let backend = Arc::new(MemoryBackend::new());
         let looks = Looks { service: "test".into(), explain_after: None };
         let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
-        let engine = Engine::new(backend.clone(), backend.clock(), None, Some(1), looks, limits);
+        let engine = Engine::new(backend.clone(), backend.clock(), None, Some(1), looks, limits, None);
         let (calls, mut notices) = Calls::new("channel".into());
         (0..10 * NOTICES).for_each(|_| calls.connected());
         handle_notices(&engine.core, &mut None, &mut notices);

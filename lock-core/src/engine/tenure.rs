@@ -17,9 +17,9 @@ use crate::{
     engine::{
         cleanup::{Doubt, PendingRelease},
         hold::{Ending, Hold},
-        pulse::Loss,
     },
     key::LockKey,
+    lost::Loss,
     ttl::{Renewal, Ttl},
 };
 

@@ -58,7 +58,7 @@ impl LockAllRequest {
     /// assert_eq!((from, to), (90, 10));
     /// # Ok(()) }
     /// ```
-    pub async fn run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<T, Error> {
+    pub async fn run<F: Future>(self, work: impl FnOnce(Leases) -> F) -> Result<F::Output, Error> {
         let guard = self.acquire().await?;
         let leases = guard.leases().clone();
         guard.protect(work(leases)).await
@@ -87,7 +87,7 @@ impl LockAllRequest {
     /// assert_eq!(transfer().await?, None);
     /// # Ok(()) }
     /// ```
-    pub async fn try_run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<Option<T>, Error> {
+    pub async fn try_run<F: Future>(self, work: impl FnOnce(Leases) -> F) -> Result<Option<F::Output>, Error> {
         let Some(guard) = self.try_acquire().await? else { return Ok(None) };
         let leases = guard.leases().clone();
         guard.protect(work(leases)).await.map(Some)

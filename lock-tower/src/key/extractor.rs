@@ -61,7 +61,7 @@ pub trait KeyExtractor<Req> {
 
     /// Says what can never work about the extractor itself, if there is anything. Default: nothing.
     ///
-    /// A layer asks before its first request, and in [`LockLayer::check`](crate::LockLayer::check). After an error it
+    /// A layer asks before its first request, and in [`LockLayer::check_for`](crate::LockLayer::check_for). After an error it
     /// refuses every request.
     ///
     /// # Errors

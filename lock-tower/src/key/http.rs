@@ -24,7 +24,7 @@ use super::{
 /// a key may be. The value is never cut off. With [`optional`](Header::optional) a request whose header is missing or empty
 /// passes without a lock.
 ///
-/// With a `name` that cannot be the name of a header, [`LockLayer::check`](crate::LockLayer::check) fails, and every
+/// With a `name` that cannot be the name of a header, [`LockLayer::check_for`](crate::LockLayer::check_for) fails, and every
 /// request is refused.
 ///
 /// # Examples

@@ -6,8 +6,8 @@ use crate::{key::KeyExtractor, misconfigured::Misconfigured};
 impl<K, P, U> LockLayer<K, P, U> {
     /// Checks the options and the key, so that a misconfigured service fails at start-up instead of refusing every request.
     ///
-    /// `Req` is the type of the requests. It is inferred from a closure and has to be named for other keys, as in
-    /// `layer.check::<axum::extract::Request>()`.
+    /// `Req` is the type of the requests, as in `layer.check_for::<Order>()`; for a closure it may be `_`. A layer of HTTP in axum
+    /// and a layer of gRPC have `check`, which knows the type.
     ///
     /// A layer that fails the check refuses each request of any method without calling the service: in HTTP with 500,
     /// in gRPC with INTERNAL. It logs that once, when it is first put around a service or when that service is first made
@@ -35,14 +35,14 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// struct Order;
     ///
     /// let layer = LockLayer::new(LockManager::in_memory(), "stock").name("stock");
-    /// layer.check::<Order>()?;
+    /// layer.check_for::<Order>()?;
     /// let short = LeaseOptions::new().ttl(Duration::from_millis(3));
-    /// let error = layer.options(short).check::<Order>().err().ok_or("3 ms would do")?;
+    /// let error = layer.options(short).check_for::<Order>().err().ok_or("3 ms would do")?;
     /// assert!(error.to_string().contains(r#"lock layer "stock""#));
     /// assert!(error.to_string().contains("a ttl of 3ms is below 10 ms"));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
-    pub fn check<Req>(&self) -> Result<(), Misconfigured>
+    pub fn check_for<Req>(&self) -> Result<(), Misconfigured>
     where
         K: KeyExtractor<Req>,
     {
@@ -68,5 +68,63 @@ impl<K, P, U> LockLayer<K, P, U> {
 
     fn misconfigured(&self, problem: String) -> Misconfigured {
         Misconfigured { name: self.options.name, made_at: self.made_at, problem }
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<K, U> LockLayer<K, crate::http::Http, U> {
+    /// Checks the options and the key of a layer for axum's requests, so that a misconfigured service fails at start-up instead of
+    /// refusing every request.
+    ///
+    /// For requests with another body than axum's there is [`check_for`](Self::check_for), which says what is checked.
+    ///
+    /// # Errors
+    /// [`Misconfigured`] as of [`check_for`](Self::check_for).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{path_param, scoped}};
+    ///
+    /// let layer = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param::<u64>("id")));
+    /// layer.check()?;
+    /// assert!(layer.methods([]).check().is_err());
+    /// # Ok::<_, lock_tower::Misconfigured>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Misconfigured>
+    where
+        K: KeyExtractor<axum::extract::Request>,
+    {
+        self.check_for()
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
+    /// Checks the options and the key of a layer for tonic's calls, so that a misconfigured service fails at start-up instead of
+    /// refusing every call.
+    ///
+    /// For calls with another body than tonic's there is [`check_for`](Self::check_for), which says what is checked.
+    ///
+    /// # Errors
+    /// [`Misconfigured`] as of [`check_for`](Self::check_for).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), scoped("goods", header::<String>("goods-id")));
+    /// layer.check()?;
+    /// assert!(layer.methods(["/Goods"]).check().is_err());
+    /// # Ok::<_, lock_tower::Misconfigured>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Misconfigured>
+    where
+        K: KeyExtractor<http::Request<tonic::body::Body>>,
+    {
+        self.check_for()
     }
 }

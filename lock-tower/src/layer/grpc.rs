@@ -6,6 +6,8 @@ impl<K> LockLayer<K, crate::grpc::Grpc> {
     /// Makes a layer for gRPC requests, which refuses requests with a status code of gRPC; see
     /// [`Grpc`](crate::Grpc).
     ///
+    /// Clients of plain HTTP do not understand these answers: they have the status 200. Use `LockLayer::http` for them.
+    ///
     /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). It gets an [`http::Request`] with
     /// the metadata as headers. Health checks and reflection pass without a lock; [`methods`](Self::methods) and
     /// [`except`](Self::except) change what is locked. A lease is held for five minutes at most;
@@ -37,7 +39,7 @@ impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
     /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
     /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
     ///
-    /// If a name cannot be that of a method or service, the layer refuses every request; see [`check`](Self::check).
+    /// If a name cannot be that of a method or service, the layer refuses every request; see [`check_for`](Self::check_for).
     ///
     /// # Examples
     ///
@@ -83,7 +85,7 @@ impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
 
     /// Answers a busy key with this code. Default: `ABORTED`.
     ///
-    /// With `OK` the layer refuses every request; see [`check`](Self::check).
+    /// With `OK` the layer refuses every request; see [`check_for`](Self::check_for).
     ///
     /// # Examples
     ///

@@ -74,7 +74,7 @@ impl<K, U> LockLayer<K, crate::http::Http, U> {
     /// Answers a busy key with this status. Default: 409 Conflict. Other usual choices are 423 Locked, 429 Too Many Requests, and 503
     /// Service Unavailable for clients that retry on nothing else; [`Http`](crate::Http) says why 503 is not the default.
     ///
-    /// A status that is not an error's (4xx, 5xx) makes the layer refuse every request; see [`check`](Self::check).
+    /// A status that is not an error's (4xx, 5xx) makes the layer refuse every request; see [`check_for`](Self::check_for).
     ///
     /// # Examples
     ///

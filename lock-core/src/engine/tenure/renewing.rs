@@ -209,8 +209,7 @@ impl Tenures {
     /// Returns the user's own request, to be sent at `sent`, which has lowered the deadline. It may fail: what was planned before
     /// stays. `None` if the hold is over.
     pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) -> Option<Renew> {
-        let planned = self.present(hold).map_or(Moment::NEVER, |tenure| tenure.renew_at);
-        self.plan_after(hold, sent, ttl, planned);
+        self.plan_after(hold, sent, ttl, false);
         Some(self.of_hold(hold)?.renew(ttl))
     }
 
@@ -219,15 +218,19 @@ impl Tenures {
         if let Some(tenure) = self.present(hold) {
             tenure.proved(sent);
         }
-        self.plan_after(hold, sent, ttl, Moment::NEVER);
+        self.plan_after(hold, sent, ttl, true);
     }
 
-    fn plan_after(&mut self, hold: HoldId, sent: Moment, ttl: Ttl, latest: Moment) {
+    fn plan_after(&mut self, hold: HoldId, sent: Moment, ttl: Ttl, has_succeeded: bool) {
         let index = hold.tenure.index();
         let Some(tenure) = self.present(hold) else { return };
         tenure.asks_for(ttl, sent);
-        tenure.plan_renewal(sent, tenure.hold.validity().deadline);
-        tenure.renew_at = tenure.renew_at.min(latest);
+        let deadline = tenure.hold.validity().deadline;
+        if has_succeeded {
+            tenure.plan_renewal(sent, deadline);
+        } else {
+            tenure.renew_at = tenure.renew_at.min(tenure.next_renewal(sent, deadline));
+        }
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(index, timer);
     }
@@ -310,9 +313,14 @@ impl Tenure {
 
     /// Sets the time of the next renewal after a success that was sent at `sent` and left it valid until `deadline`.
     pub(super) fn plan_renewal(&mut self, sent: Moment, deadline: Moment) {
-        self.renew_at = match self.renewal.interval(self.ttl) {
+        self.renew_at = self.next_renewal(sent, deadline);
+        self.hold.note_danger(schedule::danger(self.renew_at, deadline));
+    }
+
+    fn next_renewal(&self, sent: Moment, deadline: Moment) -> Moment {
+        match self.renewal.interval(self.ttl) {
             Some(interval) => schedule::after_success(sent, interval, deadline),
             None => Moment::NEVER,
-        };
+        }
     }
 }

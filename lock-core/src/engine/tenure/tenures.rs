@@ -13,6 +13,7 @@ use crate::{
         cleanup::{AT_ONCE, Doubt, PendingRelease},
         hold::{Ending, Hold, Validity},
         pulse::Pulse,
+        schedule,
         slack::Slack,
         terms::Terms,
         trust,
@@ -68,7 +69,8 @@ impl Tenures {
         now: Moment,
     ) -> Offer {
         let Acquired { token, fence, block, sent, doubt, passes, granted } = acquired;
-        let validity = Validity { deadline: granted.unwrap_or(terms.ttl).deadline(sent), version: 0 };
+        let deadline = granted.unwrap_or(terms.ttl).deadline(sent);
+        let validity = Validity { deadline, danger: Moment::NEVER, version: 0 };
         let hold = Hold::new(key.clone(), fence, terms, pulse, validity);
         let mut tenure = Tenure {
             token,
@@ -95,6 +97,7 @@ impl Tenures {
             tenure.plan_renewal(sent, validity.deadline);
         } else {
             tenure.renew_at = trust::renew_at(now, validity.deadline);
+            hold.note_danger(schedule::danger(tenure.renew_at, validity.deadline));
         }
         let serial = self.next_serial;
         self.next_serial = serial.saturating_add(1);

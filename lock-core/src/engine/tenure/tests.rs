@@ -11,7 +11,7 @@ use crate::{
 };
 
 fn pulse() -> Arc<Pulse> {
-    Pulse::of(Arc::new(Manual::default()))
+    Pulse::new(Arc::new(Manual::default()), None)
 }
 
 fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {
@@ -281,6 +281,9 @@ fn a_renewal_waits_for_half_of_what_its_lease_has_left_and_for_all_of_it_only_af
         Acquired { token: Token::from_random(1), fence: 10, block: 1, sent: at(0), doubt, passes: true, granted };
     let (hold, _) = tenures.enter(&LockKey::new("k").unwrap(), &terms, acquired, &pulse(), at(0));
     tenures.begin(hold, &terms, at(0));
+    let danger = tenures.hold(hold.tenure).expect("it goes on").validity().danger;
+    // Not from the beginning on, though what it has is less than the margin of its ttl.
+    assert!((at(450)..at(550)).contains(&danger), "half of what it was granted, and not {danger:?}");
     assert!(tenures.advance(at(500)).is_empty());
     let renewals = tenures.renewals(9, at(500));
     let [renewal] = &renewals[..] else { panic!("{renewals:?}") };

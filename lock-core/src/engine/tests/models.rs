@@ -86,8 +86,15 @@ fn engine_of(sends_at_once: bool) -> Arc<Engine> {
 fn engine_with<B: Backend>(store: &Arc<B>) -> Arc<Engine> {
     let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
     let looks = Looks { service: "lock-core".into(), explain_after: None };
-    let engine =
-        Engine::new(Arc::clone(store) as Arc<dyn Backend>, Arc::new(Manual::default()), None, Some(1), looks, limits);
+    let engine = Engine::new(
+        Arc::clone(store) as Arc<dyn Backend>,
+        Arc::new(Manual::default()),
+        None,
+        Some(1),
+        looks,
+        limits,
+        None,
+    );
     engine.core.run_by_hand();
     engine
 }

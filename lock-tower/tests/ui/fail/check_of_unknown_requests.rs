@@ -2,6 +2,6 @@ use lock_core::LockManager;
 use lock_tower::LockLayer;
 
 fn main() {
-    let layer = LockLayer::http(LockManager::in_memory(), "nightly");
-    let _ = layer.check();
+    let layer = LockLayer::new(LockManager::in_memory(), "nightly");
+    let _ = layer.check_for();
 }

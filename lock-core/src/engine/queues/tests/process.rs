@@ -41,7 +41,7 @@ impl Process {
         let clock = Arc::<Manual>::default();
         let random = StdRng::seed_from_u64(1);
         let queues = Queues::new(
-            Pulse::of(Arc::clone(&clock) as Arc<dyn Clock>),
+            Pulse::new(Arc::clone(&clock) as Arc<dyn Clock>, None),
             random,
             Limits { per_key, in_all, answer: ANSWER },
             Looks { service: "test".into(), explain_after: None },
