@@ -26,14 +26,13 @@ pub(crate) mod timeouts;
 pub(crate) mod token;
 pub(crate) mod url;
 
+#[cfg(any(test, feature = "redis"))]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
