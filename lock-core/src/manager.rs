@@ -310,7 +310,7 @@ impl LockManager {
 
     /// Refuses new requests and fails those that wait, while holders go on: the first step of a graceful shutdown.
     ///
-    /// Call it when the process is told to stop, as by SIGTERM or a `preStop` hook. The requests that the server still works on then
+    /// Call it when the process is told to stop, as by SIGTERM. The requests that the server still works on then
     /// hold their key or fail, and none of them waits for a key that it would soon give back. Leases are renewed as before, and can be
     /// extended, handed over and released. [`shutdown`](Self::shutdown) is the last step.
     ///

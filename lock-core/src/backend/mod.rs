@@ -26,13 +26,14 @@ pub(crate) mod timeouts;
 pub(crate) mod token;
 pub(crate) mod url;
 
-#[cfg(any(test, feature = "redis"))]
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -94,11 +95,8 @@ pub struct Reply<T>(Progress<T>);
 enum Progress<T> {
     /// The answer, until it is taken.
     Answered(Option<Replied<T>>),
-    /// The request has left, and may be answered if so many answers were read that the number is larger than this one.
-    #[cfg(any(test, feature = "redis"))]
-    Sent(BoxFuture<'static, Replied<T>>, Arc<AtomicU64>, u64),
-    /// The request leaves when this is polled.
-    Unsent(BoxFuture<'static, Replied<T>>),
+    /// If the request has left: a number that rises with the answers that are read, and what it was before.
+    Awaited(BoxFuture<'static, Replied<T>>, Option<(Arc<AtomicU64>, u64)>),
 }
 
 type Replied<T> = Result<T, BackendError>;
@@ -106,7 +104,7 @@ type Replied<T> = Result<T, BackendError>;
 impl<T> Reply<T> {
     /// Makes the reply that `answer` gives. The request leaves when that is polled.
     pub fn new(answer: impl Future<Output = Result<T, BackendError>> + Send + 'static) -> Self {
-        Self(Progress::Unsent(Box::pin(answer)))
+        Self(Progress::Awaited(Box::pin(answer), None))
     }
 
     /// Makes a reply that is there already.
@@ -114,35 +112,29 @@ impl<T> Reply<T> {
         Self(Progress::Answered(Some(answer)))
     }
 
-    /// Makes the reply to a request that has left. `answer` need not be polled before the answer has come, which shows in how many
-    /// answers were `read`: more than there were requests `before` it.
+    /// Makes the reply to a request that has left. Its answer may be there once more than `before` answers were `read`; until then it
+    /// need not be polled.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn sent(answer: BoxFuture<'static, Replied<T>>, read: Arc<AtomicU64>, before: u64) -> Self {
-        Self(Progress::Sent(answer, read, before))
+        Self(Progress::Awaited(answer, Some((read, before))))
     }
 
     /// Takes the answer if it is there already.
     pub(crate) fn take(&mut self) -> Option<Replied<T>> {
         match &mut self.0 {
             Progress::Answered(answer) => answer.take(),
-            #[cfg(any(test, feature = "redis"))]
-            Progress::Sent(..) => None,
-            Progress::Unsent(_) => None,
+            Progress::Awaited(..) => None,
         }
     }
 
     /// Whether the answer may have been read already.
     pub(crate) fn is_overtaken(&self) -> bool {
-        match &self.0 {
-            #[cfg(any(test, feature = "redis"))]
-            Progress::Sent(_, read, before) => read.load(Ordering::Acquire) > *before,
-            Progress::Answered(_) | Progress::Unsent(_) => false,
-        }
+        matches!(&self.0, Progress::Awaited(_, Some((read, before))) if read.load(Ordering::Acquire) > *before)
     }
 
     /// Whether the request leaves only when this is polled.
     pub(crate) fn is_unsent(&self) -> bool {
-        matches!(self.0, Progress::Unsent(_))
+        matches!(self.0, Progress::Awaited(_, None))
     }
 }
 
@@ -155,9 +147,7 @@ impl<T> Future for Reply<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Progress::Answered(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            #[cfg(any(test, feature = "redis"))]
-            Progress::Sent(answer, ..) => answer.as_mut().poll(cx),
-            Progress::Unsent(answer) => answer.as_mut().poll(cx),
+            Progress::Awaited(answer, _) => answer.as_mut().poll(cx),
         }
     }
 }
@@ -172,13 +162,14 @@ impl<T> fmt::Debug for Reply<T> {
 ///
 /// # Contract
 ///
-/// * Requests that are polled one after the other are executed in that order for as long as [`epoch`](Self::epoch)
-///   stays the same, even if the future of an earlier one was dropped half-way. Requests that were answered
+/// * Requests are executed in the order in which they leave: with the [`call`](Self::call) if the backend
+///   [sends at once](Self::sends_at_once), and with the first poll of the reply otherwise. This holds for as long as
+///   [`epoch`](Self::epoch) stays the same, even if an earlier reply was dropped half-way. Requests that were answered
 ///   [out of order](Answer::out_of_order) are the exception.
 /// * Every future completes within a time limit of the backend, even if the network is silent.
 /// * The operations of a batch are executed in order, and one bad item never spoils the others. Each is idempotent by its token,
 ///   so the backend may repeat a batch whose answer was lost.
-/// * Dropping a future may or may not prevent the execution of a request that was polled.
+/// * Dropping a reply may or may not prevent the execution of a request that has left.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Executes a batch in order and answers item by item. An empty batch checks whether the store answers.
     fn call(&self, batch: Batch) -> Reply<Answer>;

@@ -99,7 +99,7 @@ pub(crate) struct Doubt {
     pub(crate) unanswered_since: Option<u64>,
 }
 
-/// A release that the driver sends for the list.
+/// A release that is sent for the list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Try {
     pub(crate) entry: usize,

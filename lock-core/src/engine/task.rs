@@ -1,4 +1,5 @@
-//! The one task of a manager: sends what the state decides to send, hands it the answers, and polls the backend's upkeep.
+//! The one task of a manager: polls the backend's upkeep, hands the answers to the state, and sends renewals, retries and requests that
+//! have gathered.
 
 use std::{
     future::{Future, pending, poll_fn},
@@ -211,7 +212,7 @@ impl Work {
             let exchange = poll_fn(|cx| {
                 turn.poll_driven(cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 core.take_replies(replies);
-                let sends = !replies.is_empty();
+                let sends = replies.iter().any(|(_, reply)| reply.is_unsent());
                 calls.extend(replies.drain(..).map(|(call, reply)| InFlight { call, reply }));
                 while answered.len() < ANSWERS
                     && let Poll::Ready(Some(answer)) = calls.poll_next_unpin(cx)

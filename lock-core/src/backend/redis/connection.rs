@@ -16,7 +16,6 @@ use super::{
     handshake::Connected,
     wire::{Replies, Wire},
 };
-use crate::backend::BackendError;
 
 /// A connection that is ready for use. Clones share it.
 #[derive(Clone)]
@@ -33,10 +32,8 @@ pub(super) struct About {
     round_trip: AtomicU64,
     /// Whether the server refused to write when the connection was too young to be replaced.
     demoted: AtomicBool,
-    /// Whether the server has run the script, or one that tries the same.
+    /// Whether the server has run the script.
     scripts: AtomicBool,
-    /// Why no lock can be kept or released there.
-    refusal: Option<BackendError>,
     /// Whether the server is not known to refuse transactions.
     transactions: AtomicBool,
     /// The run of the server.
@@ -77,11 +74,6 @@ impl Connection {
         }
     }
 
-    /// Returns why no lock can be kept or released there, if that is known.
-    pub(super) fn refusal(&self) -> Option<BackendError> {
-        self.about.refusal.clone()
-    }
-
     /// Returns how many requests were answered and put; see [`Wire::counts`].
     pub(super) fn counts(&self) -> (Arc<AtomicU64>, u64) {
         self.wire.counts()
@@ -104,8 +96,8 @@ impl Connection {
         self.about.transactions.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether an acquire may go without the script: a server that refuses the script would give keys away, and could not
-    /// release them.
+    /// Returns whether an acquire may go without the script. Not the first one: a server that refuses the script would give
+    /// keys away, and could not release them.
     pub(super) fn takes_transactions(&self) -> bool {
         self.about.scripts.load(Ordering::Relaxed) && self.about.transactions.load(Ordering::Relaxed)
     }
@@ -185,13 +177,12 @@ impl Connection {
 impl About {
     /// Describes a connection that was made just now. `shards` says whether it can listen to the channels of slots.
     pub(super) fn new(connected: &Connected, shards: bool) -> Self {
-        let Connected { run, round_trip, tracks, runs_scripts, refusal, .. } = connected;
+        let Connected { run, round_trip, tracks, .. } = connected;
         let about = Self {
             since: Instant::now(),
             round_trip: AtomicU64::new(u64::MAX),
             demoted: AtomicBool::new(false),
-            scripts: AtomicBool::new(*runs_scripts),
-            refusal: refusal.clone(),
+            scripts: AtomicBool::new(false),
             transactions: AtomicBool::new(true),
             run: run.clone(),
             listens: shards.then(Mutex::default),

@@ -21,13 +21,7 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
         _ => {
             let code = error.code().unwrap_or("ERR").to_owned();
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            let failure = of_server(&code, &detail, address);
-            if failure.kind() == ErrorKind::Backend && error.category() == SWITCH_DATABASE {
-                let detail = sentence(&detail);
-                let message = format!("{address} does not allow this user to select the database: {detail}{RIGHTS}");
-                return BackendError::new(ErrorKind::Unsupported, message).did_not_happen();
-            }
-            failure
+            of_server(&code, &detail, address)
         }
     }
 }
@@ -276,9 +270,6 @@ impl error::Error for Cause {}
 
 /// Where to look when a user may not do something.
 const RIGHTS: &str = "; grant the rights that docs/protocol.md lists";
-
-/// The category of the error of a connection that may not select its database.
-pub(super) const SWITCH_DATABASE: &str = "the server refused to switch to the database";
 
 /// Errors that a command is refused with before it has done anything.
 const REFUSED_BEFORE_EXECUTION: [&str; 8] =

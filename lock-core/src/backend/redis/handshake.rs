@@ -7,17 +7,16 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use redis::{Arg, Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Arg, Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, Value};
 use tokio::time::{Instant, timeout};
 
 use super::{
     connector::{Connector, Role},
-    failure::{self, SWITCH_DATABASE, is_broken},
+    failure::{self, is_broken},
     former::Former,
     info::{self, field},
     names,
     provider::{Login, Logins},
-    script,
     slot::Tag,
     stream::{self, Address, Stream},
     tls,
@@ -42,11 +41,6 @@ pub(super) struct Connected {
     pub(super) listening: bool,
     /// Whether the server says when a key changes that is watched.
     pub(super) tracks: bool,
-    /// Whether it runs scripts.
-    pub(super) runs_scripts: bool,
-    /// Why no lock can be kept or released there, if that is known: it has no scripts, or the user may not run them, or not do in them
-    /// what renewals and releases need. Other problems show in the first acquire.
-    pub(super) refusal: Option<BackendError>,
     /// How long the server took to answer.
     pub(super) round_trip: Duration,
     /// The credentials that follow those which it was made with, if there is a provider.
@@ -167,8 +161,6 @@ impl Connector {
                 id: None,
                 listening: false,
                 tracks: false,
-                runs_scripts: false,
-                refusal: None,
                 round_trip,
                 logins: None,
                 killed: None,
@@ -270,7 +262,6 @@ impl Connector {
         if self.role != Role::Sentinel {
             // Of our own writes we know.
             questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
-            script::try_out(&mut questions);
         }
         if resp2 {
             return questions;
@@ -317,10 +308,6 @@ impl Connector {
             return Ok(());
         }
         connected.tracks = !resp2 && matches!(replies.nth(5), Some(Ok(Value::Okay)));
-        let tried: Vec<_> = replies.by_ref().take(script::TRIES).collect();
-        connected.runs_scripts = !tried.is_empty() && tried.iter().all(Result::is_ok);
-        let mut refusals = tried.into_iter().filter_map(Result::err).map(|error| self.refusal(error));
-        connected.refusal = refusals.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied));
         let subscribed: Vec<_> = replies.collect();
         self.advice.memory(&self.address(), &memory);
         // A seed of a cluster may be a replica, which has none of its own.
@@ -413,9 +400,8 @@ fn is_accepted(command: &Cmd, reply: Value) -> Result<(), RedisError> {
     let Value::ServerError(error) = reply else { return Ok(()) };
     let detail = error.details().unwrap_or("no reason given").to_owned();
     match command.args_iter().next() {
-        Some(Arg::Simple(b"HELLO")) => Err(error.into()),
+        Some(Arg::Simple(b"HELLO" | b"SELECT")) => Err(error.into()),
         Some(Arg::Simple(b"AUTH")) => Err((RedisErrorKind::AuthenticationFailed, "the login failed", detail).into()),
-        Some(Arg::Simple(b"SELECT")) => Err((ServerErrorKind::ResponseError.into(), SWITCH_DATABASE, detail).into()),
         _ => Ok(()),
     }
 }

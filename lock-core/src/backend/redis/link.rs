@@ -172,7 +172,7 @@ impl Link {
     }
 
     /// Returns when the connection of an epoch has ended, or nothing reads its answers. One that another upkeep of
-    /// this backend has put a newer one beside goes on. The link is watched from the call on, polled or not.
+    /// this backend has put a newer one beside goes on.
     pub(super) fn ended(&self, epoch: u64) -> impl Future<Output = ()> {
         let mut state = self.state.subscribe();
         async move {

@@ -274,7 +274,7 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
         let (begun, really) = (Instant::now(), std::time::Instant::now());
         let connected = first_connection(connector, begun + limit).await;
         // No server can be quick enough for a clock that leaps to the next timer.
-        let connection = connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
+        connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
             true => BackendError::new(
                 ErrorKind::Backend,
                 format!(
@@ -285,11 +285,19 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
             .did_not_happen(),
             false => error,
         })?;
-        if let Some(refusal) = connection.refusal() {
-            return Err(refusal);
-        }
+        may_run_scripts(connector).await?;
     }
     Ok(Answer::new([]))
+}
+
+/// Whether the server has scripts, and the user may run them and what renewals and releases need. Otherwise no request could ever wait
+/// for a lock, keep it or release it. Other problems show in the first acquire. (Not a part of the handshake: while a server holds writes
+/// back, as during a failover, it holds scripts back.)
+async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
+    let Ok(replies) = connector.query::<Vec<Value>>(Ask::Each(&script::trial())).await else { return Ok(()) };
+    let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());
+    let mut errors = refused.map(|error| connector.refusal(error));
+    errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)
 }
 
 /// Returns whether each key holds a token or a group of ours: not if it holds something else, or has left this node.

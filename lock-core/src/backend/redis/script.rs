@@ -20,13 +20,13 @@ const ERROR: i64 = 0;
 
 /// Runs a script that changes nothing, by source and by hash: whether that is allowed, and whether it may do what only renewals and
 /// releases do. Acquires would be granted without these rights, and each lease be lost.
-pub(super) fn try_out(commands: &mut Pipeline) {
-    commands.cmd("EVAL").arg(TRIAL).arg(0);
-    commands.cmd("EVALSHA").arg(Script::new(TRIAL).get_hash()).arg(0);
+pub(super) fn trial() -> Pipeline {
+    let script = Script::new(TRIAL);
+    let mut trial = Pipeline::with_capacity(2);
+    trial.cmd("EVAL").arg(TRIAL).arg(0);
+    trial.cmd("EVALSHA").arg(script.get_hash()).arg(0);
+    trial
 }
-
-/// How many commands that takes.
-pub(super) const TRIES: usize = 2;
 
 /// Nothing stands at its key, which belongs to one node of a cluster. The others refuse the key, but look at the rights first.
 const TRIAL: &str = "\

@@ -1,8 +1,8 @@
 //! The wire of a connection: commands that share a write, and their replies, in order.
 //!
-//! Whoever has a command appends it to one buffer. What has gathered there is written by [`Wire::flush`], or by the [`Reader`], which the
-//! first poll of a reply wakes. The reader also hands each reply to the command that has waited longest, and keeps what the server pushes
-//! between replies. A connection ends with an error of the stream, with a reply that is none, or with its reader.
+//! Commands are appended to one buffer, which [`Wire::flush`] writes, or the [`Reader`]: the first poll of a reply wakes it. The reader also
+//! hands each reply to the command that has waited longest, and keeps what the server pushes between replies. A connection ends with an
+//! error of the stream, with bytes that are not a reply, or with its reader.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use std::{
     pin::{Pin, pin},
     ptr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker, ready},
@@ -135,7 +135,7 @@ impl Wire {
     /// Writes what was put as far as the stream takes it now. The reader writes the rest.
     pub(super) fn flush(&self) {
         let mut state = self.state();
-        // Before its first poll, which writes.
+        // The reader was not polled yet; its first poll writes.
         let Some(reader) = state.reader.clone() else { return };
         let written = {
             // The task whose thread this is may have used up its budget.
@@ -151,7 +151,8 @@ impl Wire {
     /// Has the reader write what was put.
     fn wake_reader(&self) {
         let mut state = self.state();
-        let reader = if mem::replace(&mut state.woken, true) { None } else { state.reader.clone() };
+        let is_written = state.out.is_empty() && state.flushed;
+        let reader = if is_written || mem::replace(&mut state.woken, true) { None } else { state.reader.clone() };
         drop(state);
         if let Some(reader) = reader {
             reader.wake();
@@ -322,12 +323,12 @@ impl Drop for Reader {
 
 /// Whether a poll is one of [`send_by`].
 fn only_sends(cx: &Context<'_>) -> bool {
-    ptr::eq(cx.waker(), NOBODY)
+    ptr::eq(cx.waker(), &*NOBODY)
 }
 
 /// Polls a call so that it puts its commands. The task to which it belongs polls it again, and leaves its waker then.
 pub(super) fn send_by<F: Future + ?Sized>(call: Pin<&mut F>) -> Poll<F::Output> {
-    call.poll(&mut Context::from_waker(NOBODY))
+    call.poll(&mut Context::from_waker(&NOBODY))
 }
 
 /// Completes in the task to which a future belongs. Timers are made there, since they belong to the runtime in which they are polled.
@@ -485,8 +486,8 @@ fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-/// The waker of a poll that only sends. It is known by its place: the same waker may be in several.
-static NOBODY: &Waker = Waker::noop();
+/// The waker of a poll that only sends. It is compared by its address, since equal wakers may be elsewhere.
+static NOBODY: LazyLock<Waker> = LazyLock::new(|| Waker::noop().clone());
 
 /// How often the reader reads before it gives its task time for other work.
 const READS: u32 = 16;
@@ -683,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_refused_at_once_and_never_waited_for() {
+    fn bytes_that_are_not_a_reply_are_refused_at_once_and_never_waited_for() {
         let deep = "*1\r\n".repeat(DEPTH + 2);
         let long = format!("+{}", "x".repeat(LONGEST_LINE + 1));
         for text in [
