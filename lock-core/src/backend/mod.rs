@@ -199,8 +199,16 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Returns whether a [`call`](Self::call) is sent, or even answered, by the time that it returns. Then the thread of a request makes
     /// the call, and no task stands between. If it is not sent after all, the engine's task polls the reply. Asked before each step of
-    /// the engine, so that it may change. Must not block. Default: `false`.
+    /// the engine, so that it may change. Neither this nor the calls may block, and the answers must be read by the
+    /// [upkeep](Self::upkeep) of the manager that calls. Default: `false`.
     fn sends_at_once(&self) -> bool {
+        false
+    }
+
+    /// Returns whether nothing but sockets and timers of the runtime wakes the [upkeep](Self::upkeep). Default: `false`, as it may wait for
+    /// other tasks.
+    #[doc(hidden)]
+    fn is_driven(&self) -> bool {
         false
     }
 

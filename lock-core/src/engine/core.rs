@@ -266,13 +266,9 @@ impl Core {
             return (state, false);
         }
         state.calling = true;
-        let calling = Calling(self);
-        // Moved to a local that is declared after `calling`, so that a panic of the clock drops the guard first. In the other order
-        // the drop of `calling`, which takes the lock, would deadlock.
-        let mut state = state;
         let (mut due, mut rounds) = (false, 0);
-        // A thread that has served many others leaves the rest to the task.
-        while rounds < ROUNDS && (known.is_some() || state.can_transmit()) {
+        // A thread that has served many others leaves the rest to the task, and so does one that comes behind a call that is not sent.
+        while rounds < ROUNDS && !state.has_unsent() && (known.is_some() || state.can_transmit()) {
             rounds += 1;
             let (now, epoch) = match known.take() {
                 Some(known) => known,
@@ -281,8 +277,12 @@ impl Core {
                     // connection is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a
                     // release over the new connection could seem to settle a request that the server may still execute over the old one.
                     drop(state);
-                    let known = (self.clock.now(), self.backend.epoch());
+                    let known = caught("clock or backend", || (self.clock.now(), self.backend.epoch()));
                     state = self.state();
+                    let Some(known) = known else {
+                        due = true;
+                        break;
+                    };
                     known
                 }
             };
@@ -294,10 +294,13 @@ impl Core {
             let ended = state.ended;
             drop(state);
             let call = |batch| {
-                caught("backend", || self.backend.call(batch))
-                    .unwrap_or_else(|| Reply::ready(Err(BackendError::panicked())))
+                let reply = caught("backend", || self.backend.call(batch));
+                let mut reply = reply.unwrap_or_else(|| Reply::ready(Err(BackendError::panicked())));
+                (reply.take(), reply)
             };
             let replies: SmallVec<[_; 1]> = calls.into_iter().map(|(number, batch)| (number, call(batch))).collect();
+            let is_answered = replies.iter().any(|(_, (answer, _))| answer.is_some());
+            let epoch = if is_answered { caught("backend", || self.backend.epoch()).unwrap_or(epoch) } else { epoch };
             state = self.state();
             if state.ended != ended {
                 // The requests were put back when the task ended, and the numbers of the calls may belong to others by now.
@@ -306,8 +309,8 @@ impl Core {
                 state = self.state();
                 continue;
             }
-            for (call, mut reply) in replies {
-                match reply.take() {
+            for (call, (answer, reply)) in replies {
+                match answer {
                     Some(answer) => state.queues.handle_response(call, answer, now, epoch),
                     None => {
                         // An answer may have been read before the task knew of the call, which nothing shows it then. And it has to
@@ -320,9 +323,7 @@ impl Core {
             deferred.extend(state.queues.take_deferred());
         }
         state.calling = false;
-        // The flag is cleared, and the drop of `calling` would take the lock that this thread holds.
-        std::mem::forget(calling);
-        (state, due)
+        (state, due || rounds == ROUNDS)
     }
 
     /// Takes the replies of calls in flight that the task does not have yet. It has read what has arrived before.
@@ -402,16 +403,6 @@ impl Core {
     }
 }
 
-/// A thread in [`Core::transmit`]: if the clock panics, the next one calls.
-struct Calling<'a>(&'a Core);
-
-impl Drop for Calling<'_> {
-    fn drop(&mut self) {
-        self.0.state().calling = false;
-        self.0.wake.notify_one();
-    }
-}
-
 /// The next actions of the task, as the state decided.
 pub(super) struct Step {
     /// The moment of the decision.
@@ -436,10 +427,15 @@ impl State {
         self.asleep_until = Moment::from_origin(Duration::ZERO);
     }
 
-    /// Returns when the task has something to do. Not before a thread that [calls](Core::transmit) is done: it sends
-    /// what waits, and then wakes the task for what is left.
+    /// Returns when the task has something to do. A thread that [calls](Core::transmit) sends what waits, and then wakes the task for what
+    /// is left.
     fn poll_timeout(&self) -> Moment {
-        if self.calling { Moment::NEVER } else { self.queues.poll_timeout() }
+        if self.calling { self.queues.next_timer() } else { self.queues.poll_timeout() }
+    }
+
+    /// Whether there is a call that leaves when the task polls its reply. Nothing may leave before it.
+    fn has_unsent(&self) -> bool {
+        self.replies.iter().any(|(_, reply)| reply.is_unsent())
     }
 
     /// Whether there is something to send.

@@ -113,6 +113,8 @@ struct Work {
     told: backend::Calls,
     notices: mpsc::UnboundedReceiver<Notice>,
     upkeep: Upkeep,
+    /// Whether only sockets and timers wake it.
+    is_driven: bool,
     calls: FuturesUnordered<InFlight>,
     lists: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Replies on their way to `calls`.
@@ -140,6 +142,7 @@ impl Work {
         drop(state);
         Self {
             upkeep: upkeep(&core, told.clone()),
+            is_driven: caught(|| core.backend.is_driven()).unwrap_or(false),
             core,
             told,
             notices,
@@ -163,6 +166,7 @@ impl Work {
             told,
             notices,
             upkeep,
+            is_driven,
             calls,
             lists,
             replies,
@@ -210,7 +214,7 @@ impl Work {
             // time-out for answers that were already in the socket. The second poll writes what the calls have just queued; without it
             // they would leave with the next wake-up.
             let exchange = poll_fn(|cx| {
-                turn.poll_driven(cx, |cx| poll_upkeep(core, upkeep, told, cx));
+                turn.poll_driven(*is_driven, cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 core.take_replies(replies);
                 let sends = replies.iter().any(|(_, reply)| reply.is_unsent());
                 calls.extend(replies.drain(..).map(|(call, reply)| InFlight { call, reply }));
@@ -220,7 +224,7 @@ impl Work {
                     answered.push(answer);
                 }
                 if sends {
-                    turn.poll_driven(cx, |cx| poll_upkeep(core, upkeep, told, cx));
+                    turn.poll_driven(*is_driven, cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 }
                 if answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
@@ -242,7 +246,7 @@ impl Work {
 /// Polls a timer.
 async fn in_time(turn: &Turn, timer: impl Future<Output = ()>) {
     let mut timer = pin!(timer);
-    poll_fn(|cx| turn.poll_driven(cx, |cx| timer.as_mut().poll(cx))).await;
+    poll_fn(|cx| turn.poll_driven(true, cx, |cx| timer.as_mut().poll(cx))).await;
 }
 
 /// Lets other tasks have their turn, and takes note of it: whatever happens next, requests are sent then.

@@ -68,10 +68,15 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Polls what only sockets and timers of the runtime wake. The thread that has looked at these runs the work next, so that no other
-    /// thread has to be told.
-    pub(super) fn poll_driven<T>(&self, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
-        match self.of_driver.get() {
+    /// Polls a part of the work. If `is_driven`, only sockets and timers of the runtime wake it: the thread that has looked at these runs
+    /// the work next, so that no other thread has to be told.
+    pub(super) fn poll_driven<T>(
+        &self,
+        is_driven: bool,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> T,
+    ) -> T {
+        match self.of_driver.get().filter(|_| is_driven) {
             Some(waker) => poll(&mut Context::from_waker(waker)),
             None => poll(cx),
         }

@@ -79,9 +79,9 @@ impl Connection {
         self.wire.counts()
     }
 
-    /// Writes what was put.
-    pub(super) fn flush(&self) {
-        self.wire.flush();
+    /// Writes what was put, and returns whether the connection is sound.
+    pub(super) fn flush(&self) -> bool {
+        self.wire.flush()
     }
 
     /// Takes note that the server has run the script.

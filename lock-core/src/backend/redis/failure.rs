@@ -192,8 +192,7 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
 }
 
 fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
-    // Some errors repeat the arguments of the command, tokens included.
-    let detail = detail.split("with args beginning").next().unwrap_or_default().trim_end_matches([' ', ',']);
+    let detail = sentence(detail);
     // A script that failed half-way has executed the items before.
     let within = in_script(code, detail);
     let is_in_script = within.is_some() || detail.contains("user_script");
@@ -278,9 +277,10 @@ const REFUSED_BEFORE_EXECUTION: [&str; 8] =
 /// Errors of a server that is not the primary of its data, or not yet.
 const DEMOTED: [&str; 3] = ["LOADING", "MASTERDOWN", "READONLY"];
 
-/// The message of a server without its full stop: our sentence continues.
+/// The message of a server without its full stop, since our sentence continues, and without the arguments of the command that some errors
+/// repeat: they may be a token or a password.
 pub(super) fn sentence(detail: &str) -> &str {
-    detail.trim_end_matches(['.', ' '])
+    detail.split("with args beginning").next().unwrap_or_default().trim_end_matches(['.', ' ', ','])
 }
 
 fn denied(detail: &str, server: &str) -> BackendError {
@@ -336,6 +336,21 @@ mod tests {
             "a:1, which the sentinels name as the primary of \"shop\", could not be reached: host name not found; check the \
              name that the sentinels know it by, and the DNS"
         );
+    }
+
+    #[test]
+    fn an_error_that_repeats_the_arguments_of_its_command_shows_no_password() {
+        let words = "unknown command 'AUTH', with args beginning with: 'secret', ";
+        let error = || RedisError::from((RedisErrorKind::AuthenticationFailed, "the login failed", words.to_owned()));
+        for error in [
+            of(error(), "a:1"),
+            of_login(error(), "a:1"),
+            of_sentinel(error(), "a:1"),
+            of_message(&format!("ERR {words}"), "a:1"),
+        ] {
+            let error = error.to_string();
+            assert!(!error.contains("secret") && error.contains("AUTH"), "{error}");
+        }
     }
 
     #[test]

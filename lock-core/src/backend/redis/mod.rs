@@ -147,7 +147,7 @@ impl Backend for RedisBackend {
                 }));
                 let Some((connector, connection)) = plain.and_then(|connector| {
                     let connection = connector.link.up()?;
-                    connector.sends_at_once().then_some((connector, connection))
+                    (connector.sends_at_once() && is_real_time()).then_some((connector, connection))
                 }) else {
                     return Reply::new(answer);
                 };
@@ -156,9 +156,10 @@ impl Backend for RedisBackend {
                 match wire::send_by(answer.as_mut()) {
                     Poll::Ready(answer) => Reply::ready(answer),
                     Poll::Pending => {
-                        connection.flush();
                         // Otherwise it may have gone over another connection, or over none, or another manager may read the answer.
-                        let is_sent = connector.sends_at_once() && connector.link.epoch() == connection.epoch;
+                        let is_sent = connection.flush()
+                            && connector.sends_at_once()
+                            && connector.link.epoch() == connection.epoch;
                         if is_sent { Reply::sent(answer, answered, before) } else { Reply::new(answer) }
                     }
                 }
@@ -198,6 +199,11 @@ impl Backend for RedisBackend {
 
     fn waits_for_replicas(&self) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    fn is_driven(&self) -> bool {
+        // A provider of credentials is a task of the application's.
+        matches!(&self.servers, Servers::Primary(connector) if connector.settings.access.credentials.is_none())
     }
 
     fn sends_at_once(&self) -> bool {
@@ -251,6 +257,12 @@ impl Backend for RedisBackend {
             Servers::Cluster(cluster) => Box::pin(cluster::keep(cluster, calls)),
         }
     }
+}
+
+/// Whether the clock of this thread's runtime runs. In a test it may be paused, while that of the task runs: then the task sends.
+fn is_real_time() -> bool {
+    let (tokios, systems) = (Instant::now().into_std(), std::time::Instant::now());
+    tokios.max(systems).duration_since(tokios.min(systems)) < PAUSED_BEYOND
 }
 
 /// How many calls may be in flight to one server, by the round trip to it.

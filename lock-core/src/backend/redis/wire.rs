@@ -132,20 +132,17 @@ impl Wire {
         (Arc::clone(&self.answered), self.put.load(Ordering::Relaxed))
     }
 
-    /// Writes what was put as far as the stream takes it now. The reader writes the rest.
-    pub(super) fn flush(&self) {
+    /// Writes what was put as far as the stream takes it now. The reader writes the rest. Returns whether the connection is sound.
+    pub(super) fn flush(&self) -> bool {
         let mut state = self.state();
         // The reader was not polled yet; its first poll writes.
-        let Some(reader) = state.reader.clone() else { return };
+        let Some(reader) = state.reader.clone() else { return true };
         let written = {
             // The task whose thread this is may have used up its budget.
             let write = pin!(unconstrained(poll_fn(|cx| state.write(cx))));
             write.poll(&mut Context::from_waker(&reader))
         };
-        drop(state);
-        if let Poll::Ready(Err(_)) = written {
-            reader.wake();
-        }
+        !matches!(written, Poll::Ready(Err(_)))
     }
 
     /// Has the reader write what was put.
@@ -250,7 +247,11 @@ impl State {
     /// Ends the connection: the error is the answer to all that is in flight. The stream is to be dropped without the lock.
     fn end(&mut self, error: &RedisError, answered: &mut Answered) -> Option<Box<dyn Stream>> {
         self.out = Vec::new();
-        answered.extend(self.in_flight.drain(..).map(|InFlight { sender, .. }| (sender, Err(error.clone()))));
+        answered.extend(self.in_flight.drain(..).map(|InFlight { sender, replies, .. }| {
+            // A server that refuses a connection says why, and closes it.
+            let refused = replies.filter(|replies| replies.iter().any(|reply| matches!(reply, Value::ServerError(_))));
+            (sender, refused.map(Value::Array).ok_or_else(|| error.clone()))
+        }));
         self.stream.take()
     }
 }
@@ -609,6 +610,20 @@ mod tests {
             assert_eq!(late.expect_err("it is over").kind(), ErrorKind::Io);
             assert!(poll_fn(|cx| Poll::Ready(reader.poll(cx))).await.is_ready(), "and stays so");
         }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_before_the_end_is_the_answer_to_its_commands() {
+        let (wire, mut reader, mut server) = wire();
+        let mut hello = Pipeline::new();
+        hello.cmd("HELLO").arg(3).cmd("SELECT").arg(1);
+        let (hello, after) = (wire.put_several(&hello), wire.put(&ping()));
+        server.write_all(b"-ERR max number of clients reached\r\n").await.expect("the other end is open");
+        drop(server);
+        let (hello, after) = reader.carry(async { tokio::join!(hello, after) }).await;
+        let Ok(Value::Array(replies)) = hello else { panic!("it was refused: {hello:?}") };
+        assert!(matches!(&replies[..], [Value::ServerError(error)] if error.details().is_some()), "{replies:?}");
+        assert_eq!(after.expect_err("nothing came").kind(), ErrorKind::Io);
     }
 
     #[tokio::test]

@@ -221,9 +221,14 @@ impl Queues {
 
     /// When there is something to do next.
     pub(crate) fn poll_timeout(&self) -> Moment {
+        self.next_timer().min(self.next_to_send())
+    }
+
+    /// When there is something to do next, beside sending.
+    pub(crate) fn next_timer(&self) -> Moment {
         let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
         let timers = tenures.min(waiters).min(self.losses.due()).min(self.answers_due);
-        timers.min(self.questions.next()).min(self.explanations.next()).min(self.next_to_send())
+        timers.min(self.questions.next()).min(self.explanations.next())
     }
 
     /// Whether nothing is left to be released.
