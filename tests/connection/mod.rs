@@ -491,6 +491,38 @@ fn pushes_without_end_do_not_keep_answers_and_renewals_back() {
 }
 
 /// Each of them has its own connection, for the calls of its waiters, and the newest one carries the requests of all.
+/// The connection of one manager carries the requests of the other, whose task has to hear of the answers.
+#[test]
+fn managers_of_one_backend_are_answered_over_each_others_connection() {
+    let runtime = || Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads can be had");
+    let runtimes = [runtime(), runtime()];
+    let (server, backend) = runtimes[0].block_on(async {
+        let server = RedisServer::start().await;
+        let backend = RedisBackend::from_url(&server.url(), "shared", SOON).expect("a sound URL");
+        (server, backend)
+    });
+    let managers = [0, 1].map(|runtime| {
+        let handle = runtimes[runtime].handle().clone();
+        LockManager::builder().backend(backend.clone()).runtime(handle).build().expect("a sound backend")
+    });
+    runtimes[0].block_on(async {
+        for manager in &managers {
+            drop(manager.lock("first").await.expect("it becomes free"));
+        }
+        eventually(SOON, "both are connected", async || backend.epoch() == 2).await;
+        // A task that does not hear of an answer looks four times a second.
+        let pairs = async {
+            for _ in 0..1_000 {
+                for manager in &managers {
+                    manager.lock("k").await.expect("it is free").release().await.expect("it is held");
+                }
+            }
+        };
+        timeout(Duration::from_secs(120), pairs).await.expect("each answer is heard of when it comes");
+    });
+    drop((managers, server));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn managers_of_one_backend_do_not_replace_each_others_connection() {
     let server = RedisServer::start().await;

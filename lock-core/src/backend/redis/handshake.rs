@@ -307,7 +307,8 @@ impl Connector {
             connected.listening = subscribed.len() > 0 && subscribed.all(|reply| reply.is_ok());
             return Ok(());
         }
-        connected.tracks = !resp2 && matches!(replies.nth(5), Some(Ok(Value::Okay)));
+        let tracks = matches!(replies.nth(5), Some(Ok(Value::Okay)));
+        connected.tracks = tracks && !resp2;
         let subscribed: Vec<_> = replies.collect();
         self.advice.memory(&self.address(), &memory);
         // A seed of a cluster may be a replica, which has none of its own.
