@@ -246,8 +246,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long one attempt to connect may take: the lookup of the name, TCP, TLS, and three round trips more. Above
-    /// zero, at most an hour. Default: 5 s.
+    /// Sets how long one attempt to connect may take: the lookup of the name, TCP, TLS, and the handshake of one round
+    /// trip (or two, if the server does not know RESP3). Above zero, at most an hour. Default: 5 s.
     ///
     /// No step but the lookup may take longer than [`command_timeout`](Self::command_timeout), or twice that for TLS,
     /// since a server that is slower could not answer a request either.
