@@ -59,6 +59,11 @@ impl Backend for SimBackend {
         self.world.state().links[self.client].ways[self.server].up.is_some()
     }
 
+    /// As `RedisBackend` with a connection. The request leaves when the task polls the reply, as behind a second manager of one backend.
+    fn sends_at_once(&self) -> bool {
+        self.is_reachable()
+    }
+
     fn time_limit(&self) -> Duration {
         self.world.plan.limit
     }
