@@ -214,7 +214,9 @@ impl Work {
             // time-out for answers that were already in the socket. The second poll writes what the calls have just queued; without it
             // they would leave with the next wake-up.
             let exchange = poll_fn(|cx| {
-                turn.poll_driven(*is_driven, cx, |cx| poll_upkeep(core, upkeep, told, cx));
+                // With other calls in flight there is work for another thread, too, which the task moves to; see `free_slot`.
+                let is_alone = *is_driven && calls.is_empty();
+                turn.poll_driven(is_alone, cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 core.take_replies(replies);
                 let sends = replies.iter().any(|(_, reply)| reply.is_unsent());
                 calls.extend(replies.drain(..).map(|(call, reply)| InFlight { call, reply }));
@@ -224,7 +226,7 @@ impl Work {
                     answered.push(answer);
                 }
                 if sends {
-                    turn.poll_driven(*is_driven, cx, |cx| poll_upkeep(core, upkeep, told, cx));
+                    turn.poll_driven(is_alone, cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 }
                 if answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
