@@ -112,11 +112,11 @@ impl<T> Reply<T> {
         Self(Progress::Answered(Some(answer)))
     }
 
-    /// Makes the reply to a request that has left. Its answer may be there once more than `before` answers were `read`; until then it
-    /// need not be polled.
+    /// Makes the reply to a request that has been put on the wire. If it has `left`: its answer may be there once more answers were read
+    /// than by then, and until then it need not be polled.
     #[cfg(any(test, feature = "redis"))]
-    pub(crate) fn sent(answer: BoxFuture<'static, Replied<T>>, read: Arc<AtomicU64>, before: u64) -> Self {
-        Self(Progress::Awaited(answer, Some((read, before))))
+    pub(crate) fn put(answer: BoxFuture<'static, Replied<T>>, left: Option<(Arc<AtomicU64>, u64)>) -> Self {
+        Self(Progress::Awaited(answer, left))
     }
 
     /// Takes the answer if it is there already.

@@ -54,11 +54,17 @@ impl Token {
     /// Returns the value that goes over the wire.
     #[must_use]
     pub fn reveal(&self) -> String {
-        let Self { high, low, .. } = self;
-        match self.mode() {
-            Mode::Exclusive => format!("{TOKEN_MARK}{high:016x}{low:016x}"),
-            mode => format!("{TOKEN_MARK}{high:016x}{low:016x}:{}", mode.write()),
+        let mut text = String::with_capacity(TOKEN_MARK.len() + DIGITS);
+        text.push_str(TOKEN_MARK);
+        for half in [self.high, self.low] {
+            let digits = (0..u64::BITS).step_by(4).rev().map(|shift| half >> shift & 0xf);
+            text.extend(digits.map(|digit| char::from(b"0123456789abcdef"[digit as usize])));
         }
+        if !self.mode().is_exclusive() {
+            text.push(':');
+            text.push_str(&self.mode().write());
+        }
+        text
     }
 }
 

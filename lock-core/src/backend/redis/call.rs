@@ -1,18 +1,19 @@
 //! Calls: a batch as commands, repeated over the next connection if one breaks.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
-use futures_util::future::{join, join_all};
-use redis::{Cmd, Pipeline, RedisError, Value};
-use tokio::time::Instant;
+use futures_util::future::{BoxFuture, join, join_all};
+use redis::{RedisError, Value};
+use tokio::{task::coop::unconstrained, time::Instant};
 
 use super::{
     cluster::Redirection,
-    connection::{Ask, Connection},
+    connection::{Connection, Sent},
     connector::{Connector, Unanswered},
     failure,
     free::{self, Taken},
-    renewals, script,
+    renewals,
+    script::{self, By},
     way::Way,
 };
 use crate::{
@@ -22,27 +23,48 @@ use crate::{
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
 /// releases by force.
-pub(super) async fn call(way: Way<'_>, mut batch: Batch) -> Result<Answer, BackendError> {
-    let within = way.connector().limit().min(of_use_within(&batch).max(way.least_silence()));
-    let limit = Instant::now() + within;
-    let begin = free::begin(&batch);
+pub(super) async fn call(mut way: Way, batch: Batch) -> Result<Answer, BackendError> {
+    match way.connection(limit(&way, &batch)).await {
+        Ok(connection) => put(way, connection, batch).await,
+        Err(error) => {
+            let failed = Err(error);
+            way.note(&failed);
+            failed
+        }
+    }
+}
+
+/// Puts a batch on the wire of a connection, as commands that are written together. Then the answer is waited for as by [`call`].
+pub(super) fn put(way: Way, connection: Connection, mut batch: Batch) -> BoxFuture<'static, Result<Answer, BackendError>> {
+    let limit = limit(&way, &batch);
+    let takes_free = connection.takes_transactions() && !way.connector().stuck.load(Ordering::Relaxed);
+    let begin = if takes_free { free::begin(&batch) } else { batch.len() };
+    // An answer that has arrived counts, however much else the task has done.
     if begin == batch.len() {
-        return execute(way, batch, limit, Tried::default()).await;
+        return Box::pin(unconstrained(execute(way, connection, batch, limit)));
     }
     if begin == 0 {
-        return acquire_free(way, batch, limit).await;
+        return Box::pin(unconstrained(acquire_free(way, connection, batch, limit)));
     }
     // Both leave at once, in this order.
     let last: Batch = batch.drain(begin..).collect();
     let counts = [batch.len(), last.len()];
-    let rest = Box::pin(execute(way.clone(), batch, limit, Tried::default()));
-    let (first, second) = join(rest, acquire_free(way, last, limit)).await;
-    let mut answer = answered(first, counts[0]);
-    let second = answered(second, counts[1]);
-    answer.by = answer.by.or_else(|| second.by.clone());
-    // If one part was sent again, the whole counts as sent again, which is the safe side.
-    answer.append(second);
-    Ok(answer)
+    let first = execute(way.clone(), connection.clone(), batch, limit);
+    let second = acquire_free(way, connection, last, limit);
+    Box::pin(unconstrained(async move {
+        let (first, second) = join(first, second).await;
+        let mut answer = answered(first, counts[0]);
+        let second = answered(second, counts[1]);
+        answer.by = answer.by.or_else(|| second.by.clone());
+        // If one part was sent again, the whole counts as sent again, which is the safe side.
+        answer.append(second);
+        Ok(answer)
+    }))
+}
+
+/// Until when to wait for the answer to a batch.
+fn limit(way: &Way, batch: &[Operation]) -> Instant {
+    Instant::now() + way.connector().limit().min(of_use_within(batch).max(way.least_silence()))
 }
 
 /// How long to wait for the answer to a batch so that its renewals can still be retried in time.
@@ -78,49 +100,102 @@ impl Tried {
 
 /// Executes acquires of keys that are thought to be free, without the script. If the connection breaks or the server refuses,
 /// the script executes them with the same tokens.
-async fn acquire_free(mut way: Way<'_>, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
-    let connection = way.connection(limit).await?;
-    if !connection.takes_transactions() || way.connector().stuck.load(Ordering::Relaxed) {
-        return Box::pin(execute(way, batch, limit, Tried::default())).await;
+fn acquire_free(
+    way: Way,
+    connection: Connection,
+    batch: Batch,
+    limit: Instant,
+) -> impl Future<Output = Result<Answer, BackendError>> + Send {
+    let mut sent = connection.send(&free::transaction(way.tag(), &batch), limit);
+    async move {
+        let taken = match way.connector().reply(&mut sent).await {
+            Ok(replies) => match free::read(&batch, &replies) {
+                Taken::Whole(mut answer) => {
+                    answer.by = sent.connection.run();
+                    return Ok(answer);
+                }
+                taken => Ok(taken),
+            },
+            Err(unanswered) => Err(unanswered),
+        };
+        Box::pin(acquire_after(taken, way, sent.connection, batch, limit)).await
     }
-    let (count, commands) = (batch.len(), free::transaction(way.tag(), &batch));
+}
+
+/// Executes acquires by the script, after a transaction that has not.
+async fn acquire_after(
+    taken: Result<Taken, Unanswered>,
+    mut way: Way,
+    connection: Connection,
+    batch: Batch,
+    limit: Instant,
+) -> Result<Answer, BackendError> {
+    let count = batch.len();
     let mut in_part = false;
-    match way.connector().send(connection.clone(), Ask::Each(&commands), limit).await {
-        Ok(replies) => match free::read(&batch, &replies) {
-            Taken::Whole(mut answer) => {
-                answer.by = connection.run();
-                return Ok(answer);
-            }
-            Taken::Nothing => {}
-            Taken::Part => {
-                connection.note_no_transactions();
-                in_part = true;
-            }
-            Taken::Open => {
-                // Another connection has none open.
-                way.connector().stuck.store(true, Ordering::Relaxed);
-                way.connector().link.replace(connection.epoch, Duration::ZERO);
-                way.lost(&connection);
-            }
-        },
+    match taken {
+        Ok(Taken::Whole(_) | Taken::Nothing) => {}
+        Ok(Taken::Part) => {
+            connection.note_no_transactions();
+            in_part = true;
+        }
+        Ok(Taken::Open) => {
+            // Another connection has none open.
+            way.connector().stuck.store(true, Ordering::Relaxed);
+            way.connector().link.replace(connection.epoch, Duration::ZERO);
+            way.lost(&connection);
+        }
         Err(Unanswered::Broken(error)) => {
             way.lost(&connection);
             let tried = Tried { unanswered: Some(error), late: false };
-            return Box::pin(execute(way, batch, limit, tried)).await;
+            return execute_after(None, way, batch, limit, tried).await;
         }
-        Err(unanswered) => return Err(way.connector().failed(unanswered)),
+        Err(unanswered) => {
+            let failed = Err(way.connector().failed(unanswered));
+            way.note(&failed);
+            return failed;
+        }
     }
     // The script is sent only after the transaction has failed. Requests that were sent in between are executed before it, among them
     // perhaps the release of one of its tokens, so the answer counts as out of order (`late`).
     let tried = Tried { unanswered: None, late: true };
-    let answer = answered(Box::pin(execute(way, batch, limit, tried)).await, count);
+    let answer = answered(execute_after(None, way, batch, limit, tried).await, count);
     Ok(if in_part { answer.in_doubt() } else { answer })
 }
 
 /// Executes a batch by the script.
-async fn execute(way: Way<'_>, batch: Batch, limit: Instant, mut tried: Tried) -> Result<Answer, BackendError> {
+fn execute(
+    mut way: Way,
+    connection: Connection,
+    mut batch: Batch,
+    limit: Instant,
+) -> impl Future<Output = Result<Answer, BackendError>> + Send {
+    let mut call = Call::send(&mut way, connection, &mut batch, By::Hash, limit);
+    async move {
+        let tried = Tried::default();
+        match call.reply(way.connector()).await {
+            Ok(reply) => {
+                let answer = answer(&way, &call.sent.connection, &batch, reply, &tried);
+                way.note(&answer);
+                answer
+            }
+            Err(unanswered) => {
+                let last = Some((call.sent.connection, unanswered));
+                Box::pin(execute_after(last, way, batch, limit, tried)).await
+            }
+        }
+    }
+}
+
+/// Executes a batch by the script, after the `last` attempt if there was one.
+async fn execute_after(
+    last: Option<(Connection, Unanswered)>,
+    mut way: Way,
+    batch: Batch,
+    limit: Instant,
+    mut tried: Tried,
+) -> Result<Answer, BackendError> {
     let count = batch.len();
-    match run(way, batch, limit, &mut tried).await {
+    let answer = match until_answered(last, &mut way, batch, limit, &mut tried).await {
         // The engine has to know that a release which it sent meanwhile may have been executed first: it keeps the tokens in doubt.
         Err(error) if tried.late => {
             let mut answer = answered(Err(error), count);
@@ -128,51 +203,68 @@ async fn execute(way: Way<'_>, batch: Batch, limit: Instant, mut tried: Tried) -
             Ok(answer)
         }
         result => result,
-    }
+    };
+    way.note(&answer);
+    answer
 }
 
-async fn run(mut way: Way<'_>, mut batch: Batch, limit: Instant, tried: &mut Tried) -> Result<Answer, BackendError> {
+async fn until_answered(
+    mut last: Option<(Connection, Unanswered)>,
+    way: &mut Way,
+    mut batch: Batch,
+    limit: Instant,
+    tried: &mut Tried,
+) -> Result<Answer, BackendError> {
+    let mut by = By::Hash;
     loop {
+        if let Some((connection, unanswered)) = last {
+            way.not_executed(&connection);
+            match unanswered {
+                // A forced release names no token. Sent again, it would remove the next holder.
+                Unanswered::Broken(error) if batch.iter().any(|item| matches!(item, Operation::Force { .. })) => {
+                    return Err(error);
+                }
+                Unanswered::Broken(error) => {
+                    way.lost(&connection);
+                    tried.unanswered = Some(error);
+                }
+                Unanswered::Unsent(error) => return Err(tried.unanswered.clone().unwrap_or(error)),
+                Unanswered::Silent(error) => return Err(error),
+                Unanswered::Refused(error) if by == By::Hash && failure::is_no_script(&error) => {
+                    // Between `EVALSHA` and `EVAL` another request may load the script and be executed first, so the order is broken.
+                    tried.late = true;
+                    by = By::Source;
+                }
+                Unanswered::Refused(error) => match way.redirected(&error, limit).await {
+                    Some(Redirection::Apart) if without_side_keys(&mut batch) => {
+                        return one_by_one(way, batch, limit, tried.clone()).await;
+                    }
+                    Some(Redirection::Again | Redirection::Apart) => tried.late = true,
+                    Some(Redirection::TooLate) => return too_late(way, &batch, &error, tried),
+                    None => return refused(way, connection, batch, limit, tried.clone(), error).await,
+                },
+            }
+        }
         let connection = match way.connection(limit).await {
             Ok(connection) => connection,
             // The error of an earlier connection is returned instead: over that one the batch was sent and may have been executed, while
             // this error alone would say that nothing happened.
             Err(error) => return Err(tried.unanswered.clone().unwrap_or(error)),
         };
-        match evaluate(&mut way, connection.clone(), &mut batch, limit, tried).await {
-            Ok((reply, seen)) => {
-                let mut answer = answer(&way, &connection, &batch, reply, tried)?;
-                renewals::see(&batch, &seen, &mut answer);
-                return Ok(answer);
-            }
-            // A forced release names no token. Sent again, it would remove the next holder.
-            Err(Unanswered::Broken(error)) if batch.iter().any(|item| matches!(item, Operation::Force { .. })) => {
-                return Err(error);
-            }
-            Err(Unanswered::Broken(error)) => {
-                way.lost(&connection);
-                tried.unanswered = Some(error);
-            }
-            Err(Unanswered::Unsent(error)) => return Err(tried.unanswered.clone().unwrap_or(error)),
-            Err(Unanswered::Silent(error)) => return Err(error),
-            Err(Unanswered::Refused(error)) => match way.redirected(&error, limit).await {
-                Some(Redirection::Apart) if without_side_keys(&mut batch) => {
-                    return Box::pin(one_by_one(way, batch, limit, tried.clone())).await;
-                }
-                Some(Redirection::Again | Redirection::Apart) => tried.late = true,
-                Some(Redirection::TooLate) => return too_late(&way, &batch, &error, tried),
-                None => return Box::pin(refused(way, connection, batch, limit, tried.clone(), error)).await,
-            },
+        let mut call = Call::send(way, connection, &mut batch, by, limit);
+        match call.reply(way.connector()).await {
+            Ok(reply) => return answer(way, &call.sent.connection, &batch, reply, tried),
+            Err(unanswered) => last = Some((call.sent.connection, unanswered)),
         }
     }
 }
 
-/// Reads the reply to a batch.
+/// Reads the reply to a batch, and what stood at the watched keys afterwards.
 fn answer(
-    way: &Way<'_>,
+    way: &Way,
     connection: &Connection,
     batch: &[Operation],
-    reply: Value,
+    (reply, seen): (Value, Value),
     tried: &Tried,
 ) -> Result<Answer, BackendError> {
     let connector = way.connector();
@@ -192,12 +284,13 @@ fn answer(
     if answer.calls_refused {
         connector.advice.no_publish(&connector.address());
     }
+    renewals::see(batch, &seen, &mut answer);
     Ok(answer)
 }
 
 /// Handles a batch that the server has refused as a whole.
 async fn refused(
-    way: Way<'_>,
+    way: &Way,
     connection: Connection,
     batch: Batch,
     limit: Instant,
@@ -220,71 +313,45 @@ async fn refused(
     Err(tried.judge(error))
 }
 
-/// Runs the script by its hash, or by its source if the server does not have it. Returns the reply, and the values of the keys
-/// afterwards if they are watched from then on.
-async fn evaluate(
-    way: &mut Way<'_>,
-    connection: Connection,
-    batch: &mut Batch,
-    limit: Instant,
-    tried: &mut Tried,
-) -> Result<(Value, Value), Unanswered> {
-    let around = Around { before: way.prepare(&connection, batch), after: renewals::watch(batch, &connection) };
-    let (tag, connector) = (way.tag(), way.connector());
-    let mut result = around.run(connector, connection.clone(), script::evalsha(tag, batch), limit).await;
-    if matches!(&result, Err(Unanswered::Refused(error)) if failure::is_no_script(error)) {
-        // Between `EVALSHA` and `EVAL` another request may load the script and be executed first, so the order is broken.
-        tried.late = true;
-        result = around.run(connector, connection.clone(), script::eval(tag, batch), limit).await;
-    }
-    if result.is_err() {
-        way.not_executed(&connection);
-    }
-    result
+/// A call of the script, with commands before and after it in the same write.
+struct Call {
+    sent: Sent,
+    before: usize,
+    /// Whether the last command reads the keys of renewals, which are watched from then on.
+    is_watched: bool,
 }
 
-/// Commands that are sent in the same write as another one.
-struct Around {
-    before: Vec<Cmd>,
-    after: Vec<Cmd>,
-}
+impl Call {
+    fn send(way: &mut Way, connection: Connection, batch: &mut Batch, by: By, limit: Instant) -> Self {
+        let mut commands = way.prepare(&connection, batch);
+        let before = commands.count();
+        script::add_call(&mut commands, by, way.tag(), batch);
+        let is_watched = renewals::watch(&mut commands, batch, &connection);
+        Self { sent: connection.send(&commands, limit), before, is_watched }
+    }
 
-impl Around {
-    /// Sends all of it. Returns the replies to the command and to the last one after it, if there is any.
-    async fn run(
-        &self,
-        connector: &Connector,
-        connection: Connection,
-        command: Cmd,
-        limit: Instant,
-    ) -> Result<(Value, Value), Unanswered> {
-        let Self { before, after } = self;
-        if before.is_empty() && after.is_empty() {
-            return connector.send(connection, &command, limit).await.map(|reply| (reply, Value::Nil));
+    /// Waits for the reply to the call, and for what stood at the watched keys after it.
+    async fn reply(&mut self, connector: &Connector) -> Result<(Value, Value), Unanswered> {
+        let reply = connector.reply(&mut self.sent).await?;
+        if !self.sent.has_several {
+            return Ok((reply, Value::Nil));
         }
-        let mut commands = Pipeline::with_capacity(before.len() + 1 + after.len());
-        for command in before.iter().chain([&command]).chain(after) {
-            commands.add_command(command.clone());
-        }
-        let listens = connection.clone();
-        let Value::Array(mut replies) = connector.send(connection, Ask::Each(&commands), limit).await? else {
-            return Ok((Value::Nil, Value::Nil));
-        };
-        let refused = replies.iter().take(before.len()).filter_map(|reply| match reply {
+        let Value::Array(mut replies) = reply else { return Ok((Value::Nil, Value::Nil)) };
+        let refused = replies.iter().take(self.before).filter_map(|reply| match reply {
             Value::ServerError(error) => Some(error.code() == "NOPERM"),
             _ => None,
         });
         if let Some(is_forbidden) = refused.max() {
-            listens.note_refused_channels(is_forbidden);
+            self.sent.connection.note_refused_channels(is_forbidden);
         }
-        let seen = if after.is_empty() { Value::Nil } else { replies.pop().unwrap_or(Value::Nil) };
-        let reply = replies.into_iter().nth(before.len()).unwrap_or(Value::Nil);
+        let seen = if self.is_watched { replies.pop().unwrap_or(Value::Nil) } else { Value::Nil };
+        let reply = replies.into_iter().nth(self.before).unwrap_or(Value::Nil);
         Ok((reply.extract_error().map_err(Unanswered::Refused)?, seen))
     }
 }
 
 /// Runs each operation by itself.
-async fn one_by_one(way: Way<'_>, batch: Batch, limit: Instant, tried: Tried) -> Result<Answer, BackendError> {
+async fn one_by_one(way: &Way, batch: Batch, limit: Instant, tried: Tried) -> Result<Answer, BackendError> {
     let mut whole = Answer::new([]);
     whole.out_of_order = true;
     whole.repeated = tried.unanswered.is_some();
@@ -292,7 +359,7 @@ async fn one_by_one(way: Way<'_>, batch: Batch, limit: Instant, tried: Tried) ->
     let late = Tried { unanswered: None, late: true };
     let calls = batch
         .into_iter()
-        .map(|operation| Box::pin(execute(way.clone(), Batch::from([operation]), limit, late.clone())));
+        .map(|operation| Box::pin(execute_after(None, way.clone(), Batch::from([operation]), limit, late.clone())));
     for answer in join_all(calls).await {
         let outcome = answer.and_then(|answer| {
             whole.note(&answer);
@@ -324,7 +391,7 @@ fn without_side_keys(batch: &mut Batch) -> bool {
 /// The answer to a batch that was refused for all of its time, because the cluster was not ready for it.
 ///
 /// A key whose slot moves counts as busy, so that waiters ask again.
-fn too_late(way: &Way<'_>, batch: &[Operation], error: &RedisError, tried: &Tried) -> Result<Answer, BackendError> {
+fn too_late(way: &Way, batch: &[Operation], error: &RedisError, tried: &Tried) -> Result<Answer, BackendError> {
     let address = way.connector().address();
     let code = error.code().unwrap_or("ERR");
     let detail = failure::sentence(error.detail().unwrap_or_default());

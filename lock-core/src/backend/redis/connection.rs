@@ -13,6 +13,7 @@ use redis::{Cmd, Pipeline};
 use tokio::time::Instant;
 
 use super::{
+    commands::Commands,
     handshake::Connected,
     wire::{Replies, Wire},
 };
@@ -50,9 +51,22 @@ pub(super) struct About {
 #[derive(Clone, Copy)]
 pub(super) enum Ask<'a> {
     Command(&'a Cmd),
+    /// One or several, of which each reply matters if they are several.
+    Commands(&'a Commands),
     /// Commands of which each reply matters, as from `MULTI` to `EXEC`. (Not what the crate calls atomic, which does not say
     /// whether `MULTI` was refused.)
     Each(&'a Pipeline),
+}
+
+/// A request that was put on the wire of a connection.
+pub(super) struct Sent {
+    pub(super) connection: Connection,
+    /// `None` if the time of the request was over before.
+    pub(super) replies: Option<Replies>,
+    /// Whether the answer is an array of several replies, some of which may be errors.
+    pub(super) has_several: bool,
+    pub(super) begun: Instant,
+    pub(super) limit: Instant,
 }
 
 impl<'a> From<&'a Cmd> for Ask<'a> {
@@ -61,17 +75,31 @@ impl<'a> From<&'a Cmd> for Ask<'a> {
     }
 }
 
+impl<'a> From<&'a Commands> for Ask<'a> {
+    fn from(commands: &'a Commands) -> Self {
+        Self::Commands(commands)
+    }
+}
+
 impl Connection {
     pub(super) fn new(wire: Wire, epoch: u64, about: Arc<About>) -> Self {
         Self { wire, epoch, about }
     }
 
-    /// Puts what is asked on the wire. The reply may be an error of the server; that to several commands is an array of all replies.
-    pub(super) fn send(&self, ask: Ask<'_>) -> Replies {
-        match ask {
+    /// Puts what is asked on the wire, unless its time is over.
+    pub(super) fn send<'a>(self, ask: impl Into<Ask<'a>>, limit: Instant) -> Sent {
+        let (ask, begun) = (ask.into(), Instant::now());
+        let has_several = match ask {
+            Ask::Command(_) => false,
+            Ask::Commands(commands) => commands.count() > 1,
+            Ask::Each(_) => true,
+        };
+        let replies = (begun < limit).then(|| match ask {
             Ask::Command(command) => self.wire.put(command),
+            Ask::Commands(commands) => self.wire.put_commands(commands),
             Ask::Each(commands) => self.wire.put_several(commands),
-        }
+        });
+        Sent { connection: self, replies, has_several, begun, limit }
     }
 
     /// Returns how many requests were answered and put; see [`Wire::counts`].

@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     advice::Advice,
-    connection::{Ask, Connection},
+    connection::{Ask, Connection, Sent},
     failure::{self, Named},
     link::Link,
     listeners::Listeners,
@@ -33,7 +33,6 @@ use super::{
     settings::Settings,
     status::Status,
     stream::{Address, Resolver},
-    wire::in_task,
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
@@ -247,32 +246,31 @@ impl Connector {
         ask: impl Into<Ask<'_>>,
         limit: Instant,
     ) -> Result<Value, Unanswered> {
-        let epoch = connection.epoch;
-        // If another upkeep keeps the connection, its runtime may stand still.
-        let ended = async {
-            in_task().await;
-            self.link.ended(epoch).await;
-        };
-        self.send_unless(ended, connection, ask.into(), limit).await
+        self.reply(&mut connection.send(ask, limit)).await
     }
 
-    /// Runs one command until `limit`, unless the connection has `ended` before the answer.
-    pub(super) async fn send_unless(
+    /// Waits for the answer to what was sent.
+    pub(super) async fn reply(&self, sent: &mut Sent) -> Result<Value, Unanswered> {
+        // If another upkeep keeps the connection, its runtime may stand still.
+        let epoch = sent.connection.epoch;
+        let ended = async { self.link.ended(epoch).await };
+        self.reply_unless(ended, sent).await
+    }
+
+    /// Waits for the answer to what was sent, unless the connection has `ended` before.
+    pub(super) async fn reply_unless(
         &self,
         ended: impl Future<Output = ()>,
-        connection: Connection,
-        ask: Ask<'_>,
-        limit: Instant,
+        sent: &mut Sent,
     ) -> Result<Value, Unanswered> {
-        let begun = Instant::now();
-        if begun >= limit {
+        let Some(replies) = &mut sent.replies else {
             // The caller was not polled in time. That says nothing about the connection, which others use.
             return Err(Unanswered::Unsent(self.out_of_time().did_not_happen()));
-        }
+        };
+        let (connection, begun, limit) = (&sent.connection, sent.begun, sent.limit);
         let epoch = connection.epoch;
         let mut ended = pin!(ended);
         let out_of_time = async {
-            in_task().await;
             sleep_until(limit).await;
             // If all threads of the runtime stood still, the answer may have arrived and not been read yet. Reading takes longer on a
             // machine that is so busy that this timer was late, too.
@@ -281,14 +279,11 @@ impl Connector {
         tokio::select! {
             // An answer that is there counts, however late it is looked for.
             biased;
-            reply = connection.send(ask) => match reply {
+            reply = replies => match reply {
                 Ok(reply) => {
                     connection.answered_within(begun.elapsed());
-                    match ask {
-                        Ask::Command(_) => reply.extract_error().map_err(Unanswered::Refused),
-                        // Which of its replies are errors matters.
-                        Ask::Each(_) => Ok(reply),
-                    }
+                    // Which of several replies are errors matters.
+                    if sent.has_several { Ok(reply) } else { reply.extract_error().map_err(Unanswered::Refused) }
                 }
                 Err(error) if failure::is_broken(&error) => {
                     self.link.replace(epoch, Duration::ZERO);

@@ -90,7 +90,7 @@ impl Connector {
         let mut command = redis::cmd("AUTH");
         command.arg(login.username).arg(login.password);
         let limit = Instant::now() + self.limit();
-        let answer = self.send_unless(pending(), connection.clone(), (&command).into(), limit).await;
+        let answer = self.reply_unless(pending(), &mut connection.clone().send(&command, limit)).await;
         answer.map(drop)
     }
 }

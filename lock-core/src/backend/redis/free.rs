@@ -3,9 +3,9 @@
 //! A call is `MULTI`, then `SET` for each key, then one number for all of them, then `EXEC`. It must be one transaction: if a
 //! key were deleted or forced free before the number is drawn, the next holder could get a smaller number than the former.
 
-use redis::{Cmd, Pipeline, Value, cmd};
+use redis::Value;
 
-use super::{names, reply::millis, slot::Tag};
+use super::{commands::Commands, names, reply::millis, slot::Tag};
 use crate::backend::{Acquire, Answer, Operation, Outcome};
 
 /// Returns where in a batch the acquires begin that may go this way: after them comes nothing else, so that the order of a
@@ -28,18 +28,16 @@ fn fits(acquire: &Acquire) -> bool {
 }
 
 /// The commands; the counter has the tag.
-pub(super) fn transaction(tag: Tag, batch: &[Operation]) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(batch.len() + 3);
-    commands.add_command(cmd("MULTI"));
+pub(super) fn transaction(tag: Tag, batch: &[Operation]) -> Commands {
+    let mut commands = Commands::with_capacity(256 + 192 * batch.len());
+    commands.command("MULTI");
     for acquire in acquires(batch) {
-        let mut set = Cmd::with_capacity(6, 128);
-        set.arg("SET").arg(acquire.key.wire()).arg(acquire.token.reveal()).arg("PX").arg(millis(acquire.ttl)).arg("NX");
-        commands.add_command(set);
+        let set = commands.command("SET").text(acquire.key.wire()).text(&acquire.token.reveal());
+        set.text("PX").number(millis(acquire.ttl)).text("NX");
     }
-    let mut draw = cmd("XADD");
-    draw.arg(&*names::fence_counter(tag)).arg("MAXLEN").arg("0").arg("*").arg("").arg("");
-    commands.add_command(draw);
-    commands.add_command(cmd("EXEC"));
+    let draw = commands.command("XADD").text(&names::fence_counter(tag));
+    draw.text("MAXLEN").text("0").text("*").text("").text("");
+    commands.command("EXEC");
     commands
 }
 

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     connection::{About, Connection, LEAST_SILENCE},
-    wire::{Wire, in_task},
+    wire::Wire,
 };
 use crate::{backend::BackendError, error::ErrorKind};
 
@@ -144,7 +144,6 @@ impl Link {
         {
             return Ok(connection.clone());
         }
-        in_task().await;
         let now = Instant::now();
         let glance = match &*self.state.borrow() {
             State::Down(Down { known: true, failures, attempt, .. }) => {

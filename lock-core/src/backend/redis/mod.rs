@@ -4,6 +4,7 @@ mod advice;
 mod attempts;
 mod call;
 mod cluster;
+mod commands;
 mod connection;
 mod connector;
 mod credentials;
@@ -133,36 +134,28 @@ impl Backend for RedisBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         // An answer that has arrived counts, however much else the task has done.
         match self.servers.clone() {
-            Servers::Primary(connector) => {
-                let is_plain = !batch.is_empty() && !replicas::are_asked(&batch);
-                let plain = is_plain.then(|| Arc::clone(&connector));
-                let mut answer: BoxFuture<'static, _> = Box::pin(unconstrained(async move {
+            Servers::Primary(connector) if batch.is_empty() || replicas::are_asked(&batch) => {
+                Reply::new(unconstrained(async move {
                     let answer = match batch.is_empty() {
                         true => sign_of_life(&connector, connect_limit(&connector.settings)).await,
-                        false if !is_plain => connector.replication.confirm(&connector, Tag::ONE, batch).await,
-                        false => call::call(Way::to_server(&connector), batch).await,
+                        false => connector.replication.confirm(&connector, Tag::ONE, batch).await,
                     };
                     connector.status.note_all(&answer);
                     answer
-                }));
-                let Some((connector, connection)) = plain.and_then(|connector| {
-                    let connection = connector.link.up()?;
-                    (connector.sends_at_once() && is_real_time()).then_some((connector, connection))
-                }) else {
-                    return Reply::new(answer);
-                };
-                let (answered, before) = connection.counts();
-                // The thread that calls puts the commands on the wire, and the task waits for the replies.
-                match wire::send_by(answer.as_mut()) {
-                    Poll::Ready(answer) => Reply::ready(answer),
-                    Poll::Pending => {
-                        // Otherwise it may have gone over another connection, or over none, or another manager may read the answer.
-                        let is_sent = connection.flush()
-                            && connector.sends_at_once()
-                            && connector.link.epoch() == connection.epoch;
-                        if is_sent { Reply::sent(answer, answered, before) } else { Reply::new(answer) }
-                    }
-                }
+                }))
+            }
+            Servers::Primary(connector) => {
+                let way = Way::to_server(Arc::clone(&connector));
+                let up = if connector.sends_at_once() && is_real_time() { connector.link.up() } else { None };
+                let Some(connection) = up else { return Reply::new(unconstrained(call::call(way, batch))) };
+                let counts = connection.counts();
+                // The thread that calls puts the commands on the wire and writes them, and the task waits for the replies.
+                let answer = call::put(way, connection.clone(), batch);
+                // Otherwise the task has to look soon: another manager may read the answer by now, or nobody.
+                let is_sent = connection.flush()
+                    && connector.sends_at_once()
+                    && connector.link.epoch() == connection.epoch;
+                Reply::put(answer, is_sent.then_some(counts))
             }
             Servers::Cluster(cluster) => Reply::new(unconstrained(async move {
                 if batch.is_empty() { cluster.sign_of_life().await } else { cluster.call(batch).await }

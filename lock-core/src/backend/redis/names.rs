@@ -18,9 +18,9 @@ pub(super) fn waiting(tag: Tag) -> Cow<'static, str> {
     name(tag, "{0}lock-core:waiting", "waiting")
 }
 
-/// The queue of a key.
-pub(super) fn queue(tag: Tag, key: &str) -> String {
-    format!("{{{tag}}}lock-core:queue:{key}")
+/// The beginning of the name of a queue, which ends with its key.
+pub(super) fn queue(tag: Tag) -> Cow<'static, str> {
+    name(tag, "{0}lock-core:queue:", "queue:")
 }
 
 /// The channel of a manager for the keys with a tag.

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value, cmd};
+use redis::Value;
 
 use super::{
+    commands::Commands,
     connection::Connection,
     reply::{failed, millis, misread},
 };
@@ -20,34 +21,31 @@ pub(super) fn is_plain(batch: &[Operation]) -> bool {
     batch.iter().all(|operation| matches!(operation, Operation::Renew(renew) if is_plain(renew)))
 }
 
-/// The call of such a batch by `command`, with the hash or the source of the script.
-pub(super) fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
-    let mut call = cmd(command);
-    call.arg(script).arg(batch.len());
+/// Adds the arguments of a call of such a batch, from the number of its keys on.
+pub(super) fn add_arguments(call: &mut Commands, batch: &[Operation]) {
+    call.number(batch.len() as u64);
     for operation in batch {
-        call.arg(operation.key().wire());
+        call.text(operation.key().wire());
     }
-    call.arg("renew");
+    call.text("renew");
     for renew in renewals(batch) {
-        call.arg(renew.token.reveal()).arg(millis(renew.ttl));
+        call.text(&renew.token.reveal()).number(millis(renew.ttl));
     }
-    call
 }
 
-/// The commands with which the server reports writes of other clients to the keys of a batch whose renewals ask for it. The
+/// Adds the commands with which the server reports writes of other clients to the keys of a batch whose renewals ask for it. The
 /// server reports once for each key, and has to be asked again after each write of our own. (Redis calls it client-side caching.)
-pub(super) fn watch(batch: &[Operation], connection: &Connection) -> Vec<Cmd> {
+/// Returns whether there are any.
+pub(super) fn watch(commands: &mut Commands, batch: &[Operation], connection: &Connection) -> bool {
     let is_watched = connection.tracks() && is_plain(batch) && watched(batch).next().is_some();
-    if !is_watched {
-        return Vec::new();
+    if is_watched {
+        commands.command("CLIENT").text("CACHING").text("YES");
+        commands.command("MGET");
+        for renew in watched(batch) {
+            commands.text(renew.key.wire());
+        }
     }
-    let mut caching = cmd("CLIENT");
-    caching.arg("CACHING").arg("YES");
-    let mut read = cmd("MGET");
-    for renew in watched(batch) {
-        read.arg(renew.key.wire());
-    }
-    vec![caching, read]
+    is_watched
 }
 
 /// Takes note of what stood at the keys when the server began to watch them: a lease whose token was no longer there had

@@ -2,9 +2,10 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use redis::{Cmd, Pipeline, Script, Value, cmd};
+use redis::{Pipeline, Script, Value};
 
 use super::{
+    commands::Commands,
     names, renewals,
     reply::{failed, millis, misread},
     slot::Tag,
@@ -42,34 +43,36 @@ for _, command in ipairs({{'PEXPIRE', key, 1}, {'PTTL', key}, {'DEL', key}}) do
 end
 return 1";
 
-/// The call of a batch by the hash of the script; its side keys have the tag.
-pub(super) fn evalsha(tag: Tag, batch: &[Operation]) -> Cmd {
+/// How the server is told which script to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Hash,
+    /// For a server that does not have it.
+    Source,
+}
+
+/// Adds the call of a batch; its side keys have the tag.
+pub(super) fn add_call(call: &mut Commands, by: By, tag: Tag, batch: &[Operation]) {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
-    let script = SCRIPT.get_or_init(|| Script::new(SOURCE));
-    call("EVALSHA", script.get_hash(), tag, batch)
-}
-
-/// The call of a batch with the source of the script, for a server that does not have it.
-pub(super) fn eval(tag: Tag, batch: &[Operation]) -> Cmd {
-    call("EVAL", SOURCE, tag, batch)
-}
-
-fn call(command: &str, script: &str, tag: Tag, batch: &[Operation]) -> Cmd {
+    match by {
+        By::Hash => call.command("EVALSHA").text(SCRIPT.get_or_init(|| Script::new(SOURCE)).get_hash()),
+        By::Source => call.command("EVAL").text(SOURCE),
+    };
     if renewals::is_plain(batch) {
-        return renewals::call(command, script, batch);
+        return renewals::add_arguments(call, batch);
     }
     let queues = batch.iter().filter(|operation| !matches!(operation, Operation::Renew(_)));
-    let mut call = cmd(command);
-    call.arg(script).arg(2 + batch.len() + queues.clone().count());
-    call.arg(&*names::fence_counter(tag)).arg(&*names::waiting(tag));
+    call.number((2 + batch.len() + queues.clone().count()) as u64);
+    call.text(&names::fence_counter(tag)).text(&names::waiting(tag));
     for operation in batch {
-        call.arg(operation.key().wire());
+        call.text(operation.key().wire());
     }
+    let queue = names::queue(tag);
     for operation in queues {
-        call.arg(names::queue(tag, operation.key().wire()));
+        call.joined([&*queue, operation.key().wire()]);
     }
     if batch.iter().all(is_plain_release) {
-        return with_tokens(call, batch);
+        return add_tokens(call, batch);
     }
     let (mut floor, mut aim, mut place) = (0, 0, None);
     for operation in batch {
@@ -88,19 +91,18 @@ fn call(command: &str, script: &str, tag: Tag, batch: &[Operation]) -> Cmd {
     }
     let place = place.map(|Place { channel, life, sent, .. }| format!("{} {} {channel}", millis(*life), micros(*sent)));
     let mark = if batch.iter().any(Operation::is_all_or_none) { "*" } else { "" };
-    call.arg(format!("{}{mark}", batch.len()));
+    call.text(&format!("{}{mark}", batch.len()));
     if floor == 0 && aim == 0 {
-        call.arg("");
+        call.text("");
     } else {
-        call.arg(format!("{floor} {aim}"));
+        call.text(&format!("{floor} {aim}"));
     }
-    call.arg(place.unwrap_or_default());
-    batch.iter().for_each(|operation| add(&mut call, operation));
-    call
+    call.text(&place.unwrap_or_default());
+    batch.iter().for_each(|operation| add(call, operation));
 }
 
 /// Adds one operation and its arguments to a call.
-fn add(call: &mut Cmd, operation: &Operation) {
+fn add(call: &mut Commands, operation: &Operation) {
     match operation {
         Operation::Acquire(acquire) => {
             let name = match (acquire.from, &acquire.place) {
@@ -108,28 +110,27 @@ fn add(call: &mut Cmd, operation: &Operation) {
                 (None, Some(_)) => "acquire",
                 (None, None) => "try",
             };
-            call.arg(name).arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block);
+            call.text(name).text(&acquire.token.reveal()).number(millis(acquire.ttl)).number(acquire.block);
             if let Some(from) = acquire.from {
-                call.arg(from.reveal());
+                call.text(&from.reveal());
             } else if let Some(place) = &acquire.place {
-                call.arg(millis(place.lasts));
+                call.number(millis(place.lasts));
             }
         }
         Operation::Renew(renew) => {
-            call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block);
+            call.text("renew").text(&renew.token.reveal()).number(millis(renew.ttl)).number(renew.block);
         }
         Operation::Release(release) if is_plain_release(operation) => {
-            call.arg("release").arg(release.token.reveal());
+            call.text("release").text(&release.token.reveal());
         }
         Operation::Release(release) => {
-            let quiet = u8::from(release.quiet);
-            call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(quiet);
+            call.text("part").text(&release.token.reveal()).number(millis(release.after)).number(release.quiet);
         }
         Operation::Inspect { .. } => {
-            call.arg("inspect");
+            call.text("inspect");
         }
         Operation::Force { foreign, .. } => {
-            call.arg("force").arg(u8::from(*foreign));
+            call.text("force").number(*foreign);
         }
     }
 }
@@ -139,14 +140,13 @@ fn is_plain_release(operation: &Operation) -> bool {
     matches!(operation, Operation::Release(release) if release.after.is_zero() && !release.quiet)
 }
 
-fn with_tokens(mut call: Cmd, batch: &[Operation]) -> Cmd {
-    call.arg("release");
+fn add_tokens(call: &mut Commands, batch: &[Operation]) {
+    call.text("release");
     for operation in batch {
         if let Operation::Release(release) = operation {
-            call.arg(release.token.reveal());
+            call.text(&release.token.reveal());
         }
     }
-    call
 }
 
 /// Whole microseconds of the lease clock, rounded down.

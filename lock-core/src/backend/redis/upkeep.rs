@@ -208,7 +208,7 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
         // Another manager that shares this backend may have made a newer connection. The messages for this manager's waiters still come
         // over this one, so this one has to be watched until it breaks.
         let (replaced, limit) = (pending(), Instant::now() + connector.limit());
-        match connector.send_unless(replaced, connection.clone(), (&ping).into(), limit).await {
+        match connector.reply_unless(replaced, &mut connection.clone().send(&ping, limit)).await {
             Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
             // As when a transaction was left open.
             Ok(Value::SimpleString(reply)) if reply != "PONG" => return,

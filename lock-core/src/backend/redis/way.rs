@@ -1,40 +1,41 @@
 //! The way of a batch: to the one server, or to the node of a cluster that has its slot.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, RedisError, cmd};
+use redis::RedisError;
 use tokio::time::Instant;
 
 use super::{
     cluster::{Redirection, SlotWay},
+    commands::Commands,
     connection::Connection,
     connector::Connector,
     slot::Tag,
 };
-use crate::backend::{BackendError, Operation};
+use crate::backend::{Answer, BackendError, Operation};
 
 /// Where a batch goes, and what came of it so far.
 #[derive(Clone)]
-pub(super) struct Way<'a> {
-    to: To<'a>,
+pub(super) struct Way {
+    to: To,
     /// The epoch of the last connection that broke there.
     after: u64,
 }
 
 #[derive(Clone)]
-enum To<'a> {
-    Server(&'a Connector),
-    Slot(SlotWay<'a>),
+enum To {
+    Server(Arc<Connector>),
+    Slot(SlotWay),
 }
 
-impl<'a> Way<'a> {
+impl Way {
     /// To the one server.
-    pub(super) fn to_server(connector: &'a Connector) -> Self {
+    pub(super) fn to_server(connector: Arc<Connector>) -> Self {
         Self { to: To::Server(connector), after: 0 }
     }
 
     /// To whichever node has the slot.
-    pub(super) fn to_slot(slot: SlotWay<'a>) -> Self {
+    pub(super) fn to_slot(slot: SlotWay) -> Self {
         Self { to: To::Slot(slot), after: 0 }
     }
 
@@ -68,16 +69,21 @@ impl<'a> Way<'a> {
     }
 
     /// Sets the channels on which the waiters of a batch are notified, and returns the commands that have to be sent before it.
-    pub(super) fn prepare(&mut self, connection: &Connection, batch: &mut [Operation]) -> Vec<Cmd> {
-        let To::Slot(slot) = &mut self.to else { return Vec::new() };
+    pub(super) fn prepare(&mut self, connection: &Connection, batch: &mut [Operation]) -> Commands {
+        let mut before = Commands::default();
+        let To::Slot(slot) = &mut self.to else { return before };
         let asks = slot.takes_up_asking();
-        let mut before = Vec::new();
+        let listen = slot.listen(connection, batch);
         // It holds for one command.
-        if let Some(listen) = slot.listen(connection, batch) {
-            before.extend(asks.then(|| cmd("ASKING")));
-            before.push(listen);
+        if let Some(channel) = listen {
+            if asks {
+                before.command("ASKING");
+            }
+            before.command("SSUBSCRIBE").text(&channel);
         }
-        before.extend(asks.then(|| cmd("ASKING")));
+        if asks {
+            before.command("ASKING");
+        }
         before
     }
 
@@ -93,6 +99,14 @@ impl<'a> Way<'a> {
         match &mut self.to {
             To::Server(_) => None,
             To::Slot(slot) => slot.redirected(error, limit).await,
+        }
+    }
+
+    /// Takes note of the answer to a batch. If its slot has moved meanwhile, the node that has it now has answered.
+    pub(super) fn note(&self, answer: &Result<Answer, BackendError>) {
+        match &self.to {
+            To::Server(connector) => connector.status.note_all(answer),
+            To::Slot(slot) => slot.note(answer),
         }
     }
 

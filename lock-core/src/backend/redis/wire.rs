@@ -9,9 +9,8 @@ use std::{
     future::{Future, poll_fn},
     io, mem,
     pin::{Pin, pin},
-    ptr,
     sync::{
-        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker, ready},
@@ -25,7 +24,7 @@ use tokio::{
     task::coop::unconstrained,
 };
 
-use super::stream::Stream;
+use super::{commands::Commands, stream::Stream};
 
 /// The end on which commands are put. Clones share it.
 #[derive(Clone)]
@@ -109,6 +108,12 @@ impl Wire {
         self.put_in_flight(commands.len(), Some(replies), |out| {
             commands.cmd_iter().for_each(|command| command.write_packed_command(out));
         })
+    }
+
+    /// Puts requests for locks, which leave in one write. If they are several, the answer is an array of their replies.
+    pub(super) fn put_commands(&self, commands: &Commands) -> Replies {
+        let count = commands.count();
+        self.put_in_flight(count, (count > 1).then(|| Vec::with_capacity(count)), |out| commands.write(out))
     }
 
     fn put_in_flight(&self, awaited: usize, replies: Option<Vec<Value>>, write: impl FnOnce(&mut Vec<u8>)) -> Replies {
@@ -260,9 +265,7 @@ impl Future for Replies {
     type Output = RedisResult<Value>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if !only_sends(cx)
-            && let Some(wire) = self.wire.take()
-        {
+        if let Some(wire) = self.wire.take() {
             wire.wake_reader();
         }
         let replied = ready!(Pin::new(&mut self.receiver).poll(cx));
@@ -320,21 +323,6 @@ impl Drop for Reader {
         drop(ended);
         self.wire.answer(answered);
     }
-}
-
-/// Whether a poll is one of [`send_by`].
-fn only_sends(cx: &Context<'_>) -> bool {
-    ptr::eq(cx.waker(), &*NOBODY)
-}
-
-/// Polls a call so that it puts its commands. The task to which it belongs polls it again, and leaves its waker then.
-pub(super) fn send_by<F: Future + ?Sized>(call: Pin<&mut F>) -> Poll<F::Output> {
-    call.poll(&mut Context::from_waker(&NOBODY))
-}
-
-/// Completes in the task to which a future belongs. Timers are made there, since they belong to the runtime in which they are polled.
-pub(super) async fn in_task() {
-    poll_fn(|cx| if only_sends(cx) { Poll::Pending } else { Poll::Ready(()) }).await;
 }
 
 impl Input {
@@ -486,9 +474,6 @@ fn garbage(what: &'static str) -> RedisError {
 fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
-
-/// The waker of a poll that only sends. It is compared by its address, since equal wakers may be elsewhere.
-static NOBODY: LazyLock<Waker> = LazyLock::new(|| Waker::noop().clone());
 
 /// How often the reader reads before it gives its task time for other work.
 const READS: u32 = 16;

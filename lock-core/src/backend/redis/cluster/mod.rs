@@ -31,7 +31,7 @@ use crate::{
 
 impl Cluster {
     /// Executes a batch, each slot's part at its node.
-    pub(super) async fn call(&self, batch: Batch) -> Result<Answer, BackendError> {
+    pub(super) async fn call(self: &Arc<Self>, batch: Batch) -> Result<Answer, BackendError> {
         let slots: Vec<_> = batch.iter().map(|operation| slot::of(operation.key().wire())).collect();
         let first = slots[0];
         if slots.iter().all(|slot| *slot == first) {
@@ -90,20 +90,15 @@ impl Cluster {
     }
 
     /// Executes the part of a batch that is about one slot.
-    async fn part(&self, slot: u16, batch: Batch) -> Result<Answer, BackendError> {
-        let mut way = Way::to_slot(SlotWay::new(self, slot));
-        let answer = match replicas::are_asked(&batch) {
-            true => {
-                way.connection(Instant::now() + self.limit()).await?;
-                let (node, tag) = (way.connector(), way.tag());
-                node.replication.confirm(node, tag, batch).await
-            }
-            false => call::call(way, batch).await,
-        };
-        // If the slot has moved meanwhile, the node that has it now has answered.
-        if let Some(node) = self.map().owner(slot) {
-            node.status.note_all(&answer);
+    async fn part(self: &Arc<Self>, slot: u16, batch: Batch) -> Result<Answer, BackendError> {
+        let mut way = Way::to_slot(SlotWay::new(Arc::clone(self), slot));
+        if !replicas::are_asked(&batch) {
+            return call::call(way, batch).await;
         }
+        way.connection(Instant::now() + self.limit()).await?;
+        let (node, tag) = (way.connector(), way.tag());
+        let answer = node.replication.confirm(node, tag, batch).await;
+        way.note(&answer);
         answer
     }
 }

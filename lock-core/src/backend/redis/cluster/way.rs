@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
@@ -17,14 +17,14 @@ use super::{
     Cluster, map,
 };
 use crate::{
-    backend::{BackendError, Operation, Place},
+    backend::{Answer, BackendError, Operation, Place},
     error::ErrorKind,
 };
 
 /// A slot, and the node that a batch was sent to last.
 #[derive(Clone)]
-pub(in super::super) struct SlotWay<'a> {
-    cluster: &'a Cluster,
+pub(in super::super) struct SlotWay {
+    cluster: Arc<Cluster>,
     slot: u16,
     node: Arc<Connector>,
     /// The node that said it may be asked though the slot is not its own yet.
@@ -46,8 +46,8 @@ pub(in super::super) enum Redirection {
     TooLate,
 }
 
-impl<'a> SlotWay<'a> {
-    pub(in super::super) fn new(cluster: &'a Cluster, slot: u16) -> Self {
+impl SlotWay {
+    pub(in super::super) fn new(cluster: Arc<Cluster>, slot: u16) -> Self {
         let map = cluster.map();
         let node = map.owner(slot).or_else(|| map.nodes().first()).cloned();
         // Before any is known, it stands for the node that is waited for.
@@ -111,9 +111,9 @@ impl<'a> SlotWay<'a> {
         self.asks.take().is_some()
     }
 
-    /// Sets the channel of each place in a batch, or an empty one if the server cannot notify waiters. Returns the command that
-    /// subscribes to the channel, if that was not sent yet.
-    pub(in super::super) fn listen(&mut self, connection: &Connection, batch: &mut [Operation]) -> Option<Cmd> {
+    /// Sets the channel of each place in a batch, or an empty one if the server cannot notify waiters. Returns the channel if it is to
+    /// be subscribed to now.
+    pub(in super::super) fn listen(&mut self, connection: &Connection, batch: &mut [Operation]) -> Option<Arc<str>> {
         let mut places = batch.iter_mut().filter_map(|operation| match operation {
             Operation::Acquire(acquire) => acquire.place.as_mut(),
             _ => None,
@@ -126,11 +126,13 @@ impl<'a> SlotWay<'a> {
         let set = |place: &mut Place| place.channel = Arc::clone(&name);
         set(first);
         places.for_each(set);
-        (listens && connection.note_listening(&name)).then(|| {
-            let mut subscribe = redis::cmd("SSUBSCRIBE");
-            subscribe.arg(&*name);
-            subscribe
-        })
+        (listens && connection.note_listening(&name)).then_some(name)
+    }
+
+    pub(in super::super) fn note(&self, answer: &Result<Answer, BackendError>) {
+        if let Some(node) = self.cluster.map().owner(self.slot) {
+            node.status.note_all(answer);
+        }
     }
 
     /// Takes note that a batch has failed. The commands before it may have failed too, so the channel is subscribed to again.

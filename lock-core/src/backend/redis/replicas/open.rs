@@ -6,13 +6,15 @@ use redis::{Cmd, Value};
 use tokio::time::{Instant, timeout};
 
 use super::super::{
+    commands::Commands,
     connector::{Connector, Unanswered},
     failure,
     handshake::{Connected, Failure},
     info,
     reply::misread,
-    script,
+    script::{self, By},
     slot::Tag,
+    wire::Replies,
 };
 use crate::backend::{Answer, BackendError, Operation};
 
@@ -49,10 +51,27 @@ impl Open {
         self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !self.is_denied
     }
 
+    async fn call(
+        &mut self,
+        connector: &Connector,
+        by: By,
+        tag: Tag,
+        batch: &[Operation],
+    ) -> Result<Value, Unanswered> {
+        let mut call = Commands::default();
+        script::add_call(&mut call, by, tag, batch);
+        let reply = self.connected.wire.put_commands(&call);
+        self.reply(connector, reply, connector.limit()).await
+    }
+
     /// Runs one command. After anything but a reply or a refusal, the connection is of no further use.
     async fn send(&mut self, connector: &Connector, command: &Cmd, within: Duration) -> Result<Value, Unanswered> {
-        let Connected { wire, reader, .. } = &mut self.connected;
-        let reply = timeout(within, reader.carry(wire.put(command))).await;
+        let reply = self.connected.wire.put(command);
+        self.reply(connector, reply, within).await
+    }
+
+    async fn reply(&mut self, connector: &Connector, reply: Replies, within: Duration) -> Result<Value, Unanswered> {
+        let reply = timeout(within, self.connected.reader.carry(reply)).await;
         self.used = Instant::now();
         match reply.map(|reply| reply.and_then(Value::extract_error)) {
             Ok(Ok(value)) => Ok(value),
@@ -71,9 +90,9 @@ impl Open {
         tag: Tag,
         batch: &[Operation],
     ) -> Result<Answer, Unanswered> {
-        let mut reply = self.send(connector, &script::evalsha(tag, batch), connector.limit()).await;
+        let mut reply = self.call(connector, By::Hash, tag, batch).await;
         if matches!(&reply, Err(Unanswered::Refused(error)) if failure::is_no_script(error)) {
-            reply = self.send(connector, &script::eval(tag, batch), connector.limit()).await;
+            reply = self.call(connector, By::Source, tag, batch).await;
         }
         script::answer_to(batch, reply?, &connector.address()).map_err(Unanswered::Broken)
     }
