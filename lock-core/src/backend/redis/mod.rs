@@ -42,9 +42,8 @@ mod upkeep;
 mod way;
 mod wire;
 
-use std::{future::Future, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
 use redis::{ConnectionInfo, Value, from_redis_value};
 use tokio::{
     runtime::Handle,

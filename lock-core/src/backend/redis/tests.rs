@@ -5,7 +5,13 @@ use std::time::Duration;
 use proptest::{collection::vec, prelude::*, sample::Index};
 use redis::Value;
 
-use super::{calls_within, script, slot::Tag, upkeep};
+use super::{
+    calls_within,
+    commands::Commands,
+    script::{self, By},
+    slot::Tag,
+    upkeep,
+};
 use crate::{
     backend::{Acquire, BusyReason, Grant, Operation, Outcome, Place, Release, Renew, Token},
     clock::Moment,
@@ -226,8 +232,12 @@ proptest! {
             Operation::Release(Release::new(key.clone(), token).after(ttl)),
             Operation::Inspect { key },
         ];
-        for command in [script::evalsha(Tag::ONE, &batch), script::eval(Tag::ONE, &batch)] {
-            prop_assert!(!command.get_packed_command().is_empty());
+        for by in [By::Hash, By::Source] {
+            let (mut call, mut written) = (Commands::default(), Vec::new());
+            script::add_call(&mut call, by, Tag::ONE, &batch);
+            call.write(&mut written);
+            let Ok(Value::Array(arguments)) = redis::parse_redis_value(&written) else { panic!("a command is an array") };
+            prop_assert!(arguments.iter().all(|argument| matches!(argument, Value::BulkString(_))));
         }
     }
 }

@@ -68,9 +68,10 @@ impl Way {
         self.after = connection.epoch;
     }
 
-    /// Sets the channels on which the waiters of a batch are notified, and returns the commands that have to be sent before it.
+    /// Sets the channels on which the waiters of a batch are notified, and returns the commands that have to be sent before it,
+    /// with room for the call.
     pub(super) fn prepare(&mut self, connection: &Connection, batch: &mut [Operation]) -> Commands {
-        let mut before = Commands::default();
+        let mut before = Commands::with_capacity(256 + 192 * batch.len());
         let To::Slot(slot) = &mut self.to else { return before };
         let asks = slot.takes_up_asking();
         let listen = slot.listen(connection, batch);

@@ -161,7 +161,6 @@ async fn a_command_leaves_by_a_flush_or_by_the_reader_that_is_woken_for_it() {
     tokio::task::yield_now().await;
     for flushes in [true, false] {
         let mut asked = wire.put(&ping());
-        assert!(send_by(Pin::new(&mut asked)).is_pending());
         if flushes {
             wire.flush();
         } else {
