@@ -95,9 +95,12 @@ pub struct Reply<T>(Progress<T>);
 enum Progress<T> {
     /// The answer, until it is taken.
     Answered(Option<Replied<T>>),
-    /// If the request has left: a number that rises with the answers that are read, and what it was before.
-    Awaited(BoxFuture<'static, Replied<T>>, Option<(Arc<AtomicU64>, u64)>),
+    /// If the request has left: numbers that rise with the answers that are read, and what they were before.
+    Awaited(BoxFuture<'static, Replied<T>>, Option<Counts>),
 }
+
+/// For each connection that a request has left over: how many answers were read, and how many before those to the request.
+type Counts = SmallVec<[(Arc<AtomicU64>, u64); 1]>;
 
 type Replied<T> = Result<T, BackendError>;
 
@@ -112,10 +115,10 @@ impl<T> Reply<T> {
         Self(Progress::Answered(Some(answer)))
     }
 
-    /// Makes the reply to a request that has been put on the wire. If it has `left`: its answer may be there once more answers were read
-    /// than by then, and until then it need not be polled.
+    /// Makes the reply to a request that has been put on the wire. If it has `left`, its answer may be there once more answers were read
+    /// than before; until then it need not be polled.
     #[cfg(any(test, feature = "redis"))]
-    pub(crate) fn put(answer: BoxFuture<'static, Replied<T>>, left: Option<(Arc<AtomicU64>, u64)>) -> Self {
+    pub(crate) fn put(answer: BoxFuture<'static, Replied<T>>, left: Option<Counts>) -> Self {
         Self(Progress::Awaited(answer, left))
     }
 
@@ -129,7 +132,8 @@ impl<T> Reply<T> {
 
     /// Whether the answer may have been read already.
     pub(crate) fn is_overtaken(&self) -> bool {
-        matches!(&self.0, Progress::Awaited(_, Some((read, before))) if read.load(Ordering::Acquire) > *before)
+        let Progress::Awaited(_, Some(counts)) = &self.0 else { return false };
+        counts.iter().any(|(read, before)| read.load(Ordering::Acquire) > *before)
     }
 
     /// Whether the request leaves only when this is polled.

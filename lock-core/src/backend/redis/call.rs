@@ -35,7 +35,11 @@ pub(super) async fn call(mut way: Way, batch: Batch) -> Result<Answer, BackendEr
 }
 
 /// Puts a batch on the wire of a connection, as commands that are written together. Then the answer is waited for as by [`call`].
-pub(super) fn put(way: Way, connection: Connection, mut batch: Batch) -> BoxFuture<'static, Result<Answer, BackendError>> {
+pub(super) fn put(
+    way: Way,
+    connection: Connection,
+    mut batch: Batch,
+) -> BoxFuture<'static, Result<Answer, BackendError>> {
     let limit = limit(&way, &batch);
     let takes_free = connection.takes_transactions() && !way.connector().stuck.load(Ordering::Relaxed);
     let begin = if takes_free { free::begin(&batch) } else { batch.len() };

@@ -145,20 +145,20 @@ impl Backend for RedisBackend {
             }
             Servers::Primary(connector) => {
                 let way = Way::to_server(Arc::clone(&connector));
-                let up = if connector.sends_at_once() && is_real_time() { connector.link.up() } else { None };
+                let up = if is_real_time() { way.up() } else { None };
                 let Some(connection) = up else { return Reply::new(unconstrained(call::call(way, batch))) };
                 let counts = connection.counts();
                 // The thread that calls puts the commands on the wire and writes them, and the task waits for the replies.
                 let answer = call::put(way, connection.clone(), batch);
                 // Otherwise the task has to look soon: another manager may read the answer by now, or nobody.
-                let is_sent = connection.flush()
-                    && connector.sends_at_once()
-                    && connector.link.epoch() == connection.epoch;
-                Reply::put(answer, is_sent.then_some(counts))
+                let is_sent =
+                    connection.flush() && connector.sends_at_once() && connector.link.epoch() == connection.epoch;
+                Reply::put(answer, is_sent.then(|| [counts].into()))
             }
-            Servers::Cluster(cluster) => Reply::new(unconstrained(async move {
-                if batch.is_empty() { cluster.sign_of_life().await } else { cluster.call(batch).await }
-            })),
+            Servers::Cluster(cluster) if batch.is_empty() => {
+                Reply::new(unconstrained(async move { cluster.sign_of_life().await }))
+            }
+            Servers::Cluster(cluster) => cluster.call(batch),
         }
     }
 
@@ -201,7 +201,7 @@ impl Backend for RedisBackend {
     fn sends_at_once(&self) -> bool {
         match &self.servers {
             Servers::Primary(connector) => connector.sends_at_once(),
-            Servers::Cluster(_) => false,
+            Servers::Cluster(cluster) => cluster.sends_at_once(),
         }
     }
 

@@ -55,6 +55,15 @@ impl Way {
         }
     }
 
+    /// Returns the connection if there is one that a request can be put on by any thread.
+    pub(super) fn up(&self) -> Option<Connection> {
+        let connector = match &self.to {
+            To::Server(connector) => connector,
+            To::Slot(slot) => slot.owner()?,
+        };
+        if connector.sends_at_once() { connector.link.up() } else { None }
+    }
+
     /// Returns a connection, waiting for one until `limit`.
     pub(super) async fn connection(&mut self, limit: Instant) -> Result<Connection, BackendError> {
         match &mut self.to {

@@ -228,7 +228,10 @@ impl Backend for Server {
         let (sender, answer) = oneshot::channel();
         *self.asked.lock().unwrap() = Some(sender);
         self.arrived.notify_one();
-        Reply::put(Box::pin(async { answer.await.expect("it is answered") }), Some((Arc::clone(&self.answered), 0)))
+        Reply::put(
+            Box::pin(async { answer.await.expect("it is answered") }),
+            Some([(Arc::clone(&self.answered), 0)].into()),
+        )
     }
 
     fn list(&self, _: String) -> Reply<Vec<LockKey>> {

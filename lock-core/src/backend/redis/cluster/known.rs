@@ -68,6 +68,12 @@ impl Cluster {
         map.is_known() && map.nodes().iter().all(|node| node.link.is_up())
     }
 
+    /// Whether the commands of any slot can be put on a connection by any thread.
+    pub(in super::super) fn sends_at_once(&self) -> bool {
+        let map = self.map();
+        map.is_known() && map.nodes().iter().all(|node| node.sends_at_once())
+    }
+
     pub(in super::super) fn health(&self) -> Vec<NodeHealth> {
         self.map().nodes().iter().map(|node| node.health()).collect()
     }

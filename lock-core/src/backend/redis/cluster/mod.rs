@@ -15,44 +15,57 @@ mod way;
 
 use std::{collections::HashMap, sync::Arc};
 
-use futures_util::future::{join, join_all};
-use tokio::time::Instant;
+use futures_util::future::{BoxFuture, join, join_all};
+use tokio::{task::coop::unconstrained, time::Instant};
 
 pub(super) use self::{
     known::Cluster,
     upkeep::keep,
     way::{Redirection, SlotWay},
 };
-use super::{call, publish, replicas, slot, way::Way};
+use super::{call, connection::Connection, is_real_time, publish, replicas, slot, way::Way};
 use crate::{
-    backend::{Answer, BackendError, Batch},
+    backend::{Answer, BackendError, Batch, Reply},
     key::LockKey,
 };
 
 impl Cluster {
     /// Executes a batch, each slot's part at its node.
-    pub(super) async fn call(self: &Arc<Self>, batch: Batch) -> Result<Answer, BackendError> {
-        let slots: Vec<_> = batch.iter().map(|operation| slot::of(operation.key().wire())).collect();
-        let first = slots[0];
-        if slots.iter().all(|slot| *slot == first) {
-            return self.part(first, batch).await;
-        }
-        let count = batch.len();
-        let mut parts: Vec<(u16, Batch, Vec<usize>)> = Vec::new();
+    pub(super) fn call(self: &Arc<Self>, batch: Batch) -> Reply<Answer> {
+        let (count, epoch, parts) = (batch.len(), self.epoch(), self.parts(batch));
+        let can_send = is_real_time() && !parts.iter().any(|part| replicas::are_asked(&part.batch));
+        let connections: Option<Vec<_>> =
+            if can_send { parts.iter().map(|part| part.way.up()).collect() } else { None };
+        // All parts leave at once, in this order.
+        let Some(connections) = connections else {
+            let calls = parts.into_iter().map(|part| (part.indices, Box::pin(call_part(part.way, part.batch)) as Call));
+            return Reply::new(unconstrained(whole(count, calls.collect())));
+        };
+        let counts = connections.iter().map(Connection::counts).collect();
+        let put = |(part, connection): (Part, &Connection)| {
+            (part.indices, call::put(part.way, connection.clone(), part.batch))
+        };
+        let calls = parts.into_iter().zip(&connections).map(put).collect();
+        let is_sound = connections.iter().fold(true, |is_sound, connection| connection.flush() && is_sound);
+        let is_sent = is_sound && self.sends_at_once() && self.epoch() == epoch;
+        Reply::put(Box::pin(unconstrained(whole(count, calls))), is_sent.then_some(counts))
+    }
+
+    /// Cuts a batch by slot.
+    fn parts(self: &Arc<Self>, batch: Batch) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
         let mut of_slot = HashMap::new();
-        for (index, (operation, slot)) in batch.into_iter().zip(slots).enumerate() {
+        for (index, operation) in batch.into_iter().enumerate() {
+            let slot = slot::of(operation.key().wire());
             let part = *of_slot.entry(slot).or_insert(parts.len());
             if part == parts.len() {
-                parts.push((slot, Batch::new(), Vec::new()));
+                let way = Way::to_slot(SlotWay::new(Arc::clone(self), slot));
+                parts.push(Part { way, batch: Batch::new(), indices: Vec::new() });
             }
-            parts[part].1.push(operation);
-            parts[part].2.push(index);
+            parts[part].batch.push(operation);
+            parts[part].indices.push(index);
         }
-        let indices: Vec<_> = parts.iter().map(|(_, _, indices)| indices.clone()).collect();
-        // All leave at once, in this order.
-        let calls = parts.into_iter().map(|(slot, part, _)| self.part(slot, part));
-        let answers = join_all(calls).await;
-        Ok(joined(count, indices.into_iter().zip(answers)))
+        parts
     }
 
     /// Returns the keys that begin with `prefix` and are held, of all nodes.
@@ -88,19 +101,36 @@ impl Cluster {
         let reached = reached?;
         Ok(counts.into_iter().all(|count| count.is_ok_and(|count| count == reached)).then_some(reached))
     }
+}
 
-    /// Executes the part of a batch that is about one slot.
-    async fn part(self: &Arc<Self>, slot: u16, batch: Batch) -> Result<Answer, BackendError> {
-        let mut way = Way::to_slot(SlotWay::new(Arc::clone(self), slot));
-        if !replicas::are_asked(&batch) {
-            return call::call(way, batch).await;
-        }
-        way.connection(Instant::now() + self.limit()).await?;
-        let (node, tag) = (way.connector(), way.tag());
-        let answer = node.replication.confirm(node, tag, batch).await;
-        way.note(&answer);
-        answer
+/// The part of a batch that is about one slot.
+struct Part {
+    way: Way,
+    batch: Batch,
+    /// Where its operations stand in the batch.
+    indices: Vec<usize>,
+}
+
+type Call = BoxFuture<'static, Result<Answer, BackendError>>;
+
+async fn call_part(mut way: Way, batch: Batch) -> Result<Answer, BackendError> {
+    if !replicas::are_asked(&batch) {
+        return call::call(way, batch).await;
     }
+    way.connection(Instant::now() + way.connector().limit()).await?;
+    let (node, tag) = (way.connector(), way.tag());
+    let answer = node.replication.confirm(node, tag, batch).await;
+    way.note(&answer);
+    answer
+}
+
+/// Waits for the answers to the parts of a batch of `count` operations.
+async fn whole(count: usize, mut calls: Vec<(Vec<usize>, Call)>) -> Result<Answer, BackendError> {
+    if let [(_, call)] = &mut calls[..] {
+        return call.await;
+    }
+    let (indices, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+    Ok(joined(count, indices.into_iter().zip(join_all(calls).await)))
 }
 
 /// Joins the answers to the parts of a batch of `count` operations.

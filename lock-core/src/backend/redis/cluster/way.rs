@@ -63,6 +63,11 @@ impl SlotWay {
         &self.node
     }
 
+    /// Returns the node if it has the slot.
+    pub(in super::super) fn owner(&self) -> Option<&Connector> {
+        self.is_owner().then_some(&*self.node)
+    }
+
     pub(in super::super) fn least_silence(&self) -> Duration {
         self.cluster.map().owner(self.slot).map_or(LEAST_SILENCE, |node| node.link.least_silence())
     }
