@@ -336,11 +336,7 @@ impl Call {
 
     /// Waits for the reply to the call, and for what stood at the watched keys after it.
     async fn reply(&mut self, connector: &Connector) -> Result<(Value, Value), Unanswered> {
-        let reply = connector.reply(&mut self.sent).await?;
-        if !self.sent.has_several {
-            return Ok((reply, Value::Nil));
-        }
-        let Value::Array(mut replies) = reply else { return Ok((Value::Nil, Value::Nil)) };
+        let mut replies = connector.reply(&mut self.sent).await?;
         let refused = replies.iter().take(self.before).filter_map(|reply| match reply {
             Value::ServerError(error) => Some(error.code() == "NOPERM"),
             _ => None,

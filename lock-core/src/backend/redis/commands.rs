@@ -1,11 +1,10 @@
-//! The commands of requests for locks, as they go over the wire.
+//! Commands as they go over the wire.
 //!
 //! A command is an array of strings in both versions of the protocol (RESP). Its arguments are appended to one buffer as they come; their
-//! number, which stands before them, is put there when the next command begins or the whole is written. Rare commands are the redis
-//! crate's.
+//! number, which stands before them, is put there when the next command begins or the whole is written.
 
-/// Commands that are sent in one write.
-#[derive(Clone, Default)]
+/// Commands that are sent in one write. (Without `Debug`: a password may be among the arguments.)
+#[derive(Default)]
 pub(super) struct Commands {
     bytes: Vec<u8>,
     count: usize,
@@ -25,8 +24,15 @@ impl Commands {
         self.count
     }
 
-    /// Begins a command.
-    pub(super) fn command(&mut self, name: &str) -> &mut Self {
+    /// Makes one command.
+    pub(super) fn one<const N: usize>(words: [&str; N]) -> Self {
+        let mut commands = Self::default();
+        commands.add(words);
+        commands
+    }
+
+    /// Begins a command: with its name, and arguments.
+    pub(super) fn add<const N: usize>(&mut self, words: [&str; N]) -> &mut Self {
         if self.count > 0 {
             let end = self.bytes.len();
             push_head(&mut self.bytes, b'*', self.arguments);
@@ -35,7 +41,10 @@ impl Commands {
         }
         (self.last, self.arguments) = (self.bytes.len(), 0);
         self.count += 1;
-        self.text(name)
+        for word in words {
+            self.text(word);
+        }
+        self
     }
 
     /// Adds an argument.
@@ -120,7 +129,7 @@ mod tests {
             let mut theirs = Vec::new();
             for (name, arguments) in &given {
                 let mut command = redis::cmd(name);
-                commands.command(name);
+                commands.add([name.as_str()]);
                 for (one, two, number) in arguments {
                     commands.joined([one, two]).number(number >> shift).text(two);
                     command.arg(format!("{one}{two}")).arg(number >> shift).arg(two);

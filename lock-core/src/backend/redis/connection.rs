@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Pipeline};
 use tokio::time::Instant;
 
 use super::{
@@ -47,38 +46,13 @@ pub(super) struct About {
     tracks: bool,
 }
 
-/// A request that is sent in one go and answered by one reply.
-#[derive(Clone, Copy)]
-pub(super) enum Ask<'a> {
-    Command(&'a Cmd),
-    /// One or several, of which each reply matters if they are several.
-    Commands(&'a Commands),
-    /// Commands of which each reply matters, as from `MULTI` to `EXEC`. (Not what the crate calls atomic, which does not say
-    /// whether `MULTI` was refused.)
-    Each(&'a Pipeline),
-}
-
-/// A request that was put on the wire of a connection.
+/// Commands that were put on the wire of a connection.
 pub(super) struct Sent {
     pub(super) connection: Connection,
-    /// `None` if the time of the request was over before.
+    /// `None` if their time was over before.
     pub(super) replies: Option<Replies>,
-    /// Whether the answer is an array of several replies, some of which may be errors.
-    pub(super) has_several: bool,
     pub(super) begun: Instant,
     pub(super) limit: Instant,
-}
-
-impl<'a> From<&'a Cmd> for Ask<'a> {
-    fn from(command: &'a Cmd) -> Self {
-        Self::Command(command)
-    }
-}
-
-impl<'a> From<&'a Commands> for Ask<'a> {
-    fn from(commands: &'a Commands) -> Self {
-        Self::Commands(commands)
-    }
 }
 
 impl Connection {
@@ -86,20 +60,11 @@ impl Connection {
         Self { wire, epoch, about }
     }
 
-    /// Puts what is asked on the wire, unless its time is over.
-    pub(super) fn send<'a>(self, ask: impl Into<Ask<'a>>, limit: Instant) -> Sent {
-        let (ask, begun) = (ask.into(), Instant::now());
-        let has_several = match ask {
-            Ask::Command(_) => false,
-            Ask::Commands(commands) => commands.count() > 1,
-            Ask::Each(_) => true,
-        };
-        let replies = (begun < limit).then(|| match ask {
-            Ask::Command(command) => self.wire.put(command),
-            Ask::Commands(commands) => self.wire.put_commands(commands),
-            Ask::Each(commands) => self.wire.put_several(commands),
-        });
-        Sent { connection: self, replies, has_several, begun, limit }
+    /// Puts commands on the wire, unless their time is over.
+    pub(super) fn send(self, commands: &Commands, limit: Instant) -> Sent {
+        let begun = Instant::now();
+        let replies = (begun < limit).then(|| self.wire.put(commands));
+        Sent { connection: self, replies, begun, limit }
     }
 
     /// Returns how many requests were answered and put; see [`Wire::counts`].

@@ -24,7 +24,8 @@ use tokio::{
 
 use super::{
     advice::Advice,
-    connection::{Ask, Connection, Sent},
+    commands::Commands,
+    connection::{Connection, Sent},
     failure::{self, Named},
     link::Link,
     listeners::Listeners,
@@ -33,6 +34,7 @@ use super::{
     settings::Settings,
     status::Status,
     stream::{Address, Resolver},
+    wire::Values,
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
@@ -221,16 +223,17 @@ impl Connector {
         connection.map_err(|error| error.unwrap_or_else(|| self.out_of_time()).did_not_happen())
     }
 
-    /// Runs a command that may be repeated.
-    pub(super) async fn query<'a, T: FromRedisValue>(&self, command: impl Into<Ask<'a>>) -> Result<T, BackendError> {
-        let command = command.into();
+    /// Runs a command that may be repeated, or several, whose replies are an array then.
+    pub(super) async fn query<T: FromRedisValue>(&self, commands: &Commands) -> Result<T, BackendError> {
         let limit = Instant::now() + self.limit();
         let mut after = 0;
         loop {
             let connection = self.connection(after, limit).await?;
             after = connection.epoch;
-            match self.send(connection, command, limit).await {
-                Ok(reply) => {
+            match self.reply(&mut connection.send(commands, limit)).await {
+                Ok(mut replies) => {
+                    let single = if replies.len() == 1 { replies.pop() } else { None };
+                    let reply = single.unwrap_or_else(|| Value::Array(replies.into_vec()));
                     return from_redis_value(reply).map_err(|error| self.read(error.into()));
                 }
                 Err(Unanswered::Broken(_)) => {}
@@ -239,30 +242,21 @@ impl Connector {
         }
     }
 
-    /// Runs one command until `limit`. A connection that breaks or stays silent is replaced.
-    pub(super) async fn send(
-        &self,
-        connection: Connection,
-        ask: impl Into<Ask<'_>>,
-        limit: Instant,
-    ) -> Result<Value, Unanswered> {
-        self.reply(&mut connection.send(ask, limit)).await
-    }
-
-    /// Waits for the answer to what was sent.
-    pub(super) async fn reply(&self, sent: &mut Sent) -> Result<Value, Unanswered> {
+    /// Waits for the replies to what was sent. A connection that breaks or stays silent is replaced. If there is one reply, it is not an
+    /// error: that is [`Unanswered::Refused`].
+    pub(super) async fn reply(&self, sent: &mut Sent) -> Result<Values, Unanswered> {
         // If another upkeep keeps the connection, its runtime may stand still.
         let epoch = sent.connection.epoch;
         let ended = async { self.link.ended(epoch).await };
         self.reply_unless(ended, sent).await
     }
 
-    /// Waits for the answer to what was sent, unless the connection has `ended` before.
+    /// Waits for the replies, unless the connection has `ended` before.
     pub(super) async fn reply_unless(
         &self,
         ended: impl Future<Output = ()>,
         sent: &mut Sent,
-    ) -> Result<Value, Unanswered> {
+    ) -> Result<Values, Unanswered> {
         let Some(replies) = &mut sent.replies else {
             // The caller was not polled in time. That says nothing about the connection, which others use.
             return Err(Unanswered::Unsent(self.out_of_time().did_not_happen()));
@@ -279,11 +273,13 @@ impl Connector {
         tokio::select! {
             // An answer that is there counts, however late it is looked for.
             biased;
-            reply = replies => match reply {
-                Ok(reply) => {
+            replies = replies => match replies {
+                Ok(replies) => {
                     connection.answered_within(begun.elapsed());
-                    // Which of several replies are errors matters.
-                    if sent.has_several { Ok(reply) } else { reply.extract_error().map_err(Unanswered::Refused) }
+                    match &replies[..] {
+                        [Value::ServerError(error)] => Err(Unanswered::Refused(error.clone().into())),
+                        _ => Ok(replies),
+                    }
                 }
                 Err(error) if failure::is_broken(&error) => {
                     self.link.replace(epoch, Duration::ZERO);

@@ -12,6 +12,7 @@ use futures_util::{FutureExt, stream::StreamExt};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
+    commands::Commands,
     connection::Connection,
     connector::{Connector, Unanswered},
     failure,
@@ -87,8 +88,7 @@ impl Connector {
     }
 
     async fn log_in_again(&self, connection: &Connection, login: Login) -> Result<(), Unanswered> {
-        let mut command = redis::cmd("AUTH");
-        command.arg(login.username).arg(login.password);
+        let command = Commands::one(["AUTH", &login.username, &login.password]);
         let limit = Instant::now() + self.limit();
         let answer = self.reply_unless(pending(), &mut connection.clone().send(&command, limit)).await;
         answer.map(drop)

@@ -30,14 +30,13 @@ fn fits(acquire: &Acquire) -> bool {
 /// The commands; the counter has the tag.
 pub(super) fn transaction(tag: Tag, batch: &[Operation]) -> Commands {
     let mut commands = Commands::with_capacity(256 + 192 * batch.len());
-    commands.command("MULTI");
+    commands.add(["MULTI"]);
     for acquire in acquires(batch) {
-        let set = commands.command("SET").text(acquire.key.wire()).text(&acquire.token.reveal());
-        set.text("PX").number(millis(acquire.ttl)).text("NX");
+        let set = commands.add(["SET", acquire.key.wire(), &acquire.token.reveal(), "PX"]);
+        set.number(millis(acquire.ttl)).text("NX");
     }
-    let draw = commands.command("XADD").text(&names::fence_counter(tag));
-    draw.text("MAXLEN").text("0").text("*").text("").text("");
-    commands.command("EXEC");
+    commands.add(["XADD", &names::fence_counter(tag), "MAXLEN", "0", "*", "", ""]);
+    commands.add(["EXEC"]);
     commands
 }
 
@@ -54,9 +53,8 @@ pub(super) enum Taken {
 }
 
 /// Reads the replies.
-pub(super) fn read(batch: &[Operation], replies: &Value) -> Taken {
-    let Value::Array(replies) = replies else { return Taken::Part };
-    let [begun, .., executed] = &replies[..] else { return Taken::Part };
+pub(super) fn read(batch: &[Operation], replies: &[Value]) -> Taken {
+    let [begun, .., executed] = replies else { return Taken::Part };
     match (begun, executed) {
         (Value::Okay, Value::ServerError(error)) if error.code() == "EXECABORT" => {
             // Or this user may not execute any transaction: then no other is begun.
@@ -175,7 +173,7 @@ mod tests {
         let error =
             |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).expect("an error is a value");
         let queued = || Value::SimpleString("QUEUED".to_owned());
-        let read = |begun, executed| read(&batch, &Value::Array(vec![begun, queued(), queued(), executed]));
+        let read = |begun, executed| read(&batch, &[begun, queued(), queued(), executed]);
         let aborted = || error("EXECABORT Transaction discarded because of previous errors.");
         let refused = error("EXECABORT Transaction discarded because of: NOPERM no permissions to run 'exec'");
         assert!(matches!(read(Value::Okay, refused), Taken::Part), "each would be");

@@ -7,10 +7,11 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use redis::{Arg, Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, Value};
+use redis::{ErrorKind as RedisErrorKind, RedisError, Value};
 use tokio::time::{Instant, timeout};
 
 use super::{
+    commands::Commands,
     connector::{Connector, Role},
     failure::{self, is_broken},
     former::Former,
@@ -110,13 +111,13 @@ impl Connector {
         // The kill is sent before all other commands on this connection, so no request has to wait for its answer.
         let to_kill = former.map(|former| former.to_kill(connected.run.as_ref(), connected.id)).unwrap_or_default();
         if !to_kill.is_empty() {
-            let mut kills = Pipeline::with_capacity(to_kill.len());
+            let mut kills = Commands::default();
             for id in to_kill {
-                kills.cmd("CLIENT").arg("KILL").arg("ID").arg(id);
+                kills.add(["CLIENT", "KILL", "ID", &id.to_string()]);
             }
-            let killed = connected.wire.put_several(&kills);
+            let killed = connected.wire.put(&kills);
             connected.killed = Some(Box::pin(async move {
-                let Ok(Value::Array(replies)) = killed.await else { return false };
+                let Ok(replies) = killed.await else { return false };
                 // How many were closed: none, if one was closed before.
                 replies.iter().all(|reply| matches!(reply, Value::Int(_)))
             }));
@@ -134,19 +135,16 @@ impl Connector {
         &self,
         login: Option<&Login>,
         resp2: bool,
-        then: &Pipeline,
+        then: &Commands,
     ) -> Result<Result<(Connected, Vec<Value>), RedisError>, Failure> {
         let address = self.locate().await?;
         let (wire, mut reader) = Wire::new(self.stream(&address).await?);
-        let hello = self.hello(login, resp2);
+        let (hello, names) = self.hello(login, resp2);
         let begun = Instant::now();
-        let (first, rest) = (wire.put_several(&hello), wire.put_several(then));
+        let (first, rest) = (wire.put(&hello), wire.put(then));
         let replies = async {
             // What refuses the first commands need not answer the others.
-            let replies = first.await?;
-            if let Value::Array(replies) = replies {
-                hello.cmd_iter().zip(replies).try_for_each(|(command, reply)| is_accepted(command, reply))?;
-            }
+            names.into_iter().zip(first.await?).try_for_each(|(name, reply)| is_accepted(name, reply))?;
             rest.await
         };
         let replies = self.step(reader.carry(replies)).await?;
@@ -165,38 +163,48 @@ impl Connector {
                 logins: None,
                 killed: None,
             };
-            (connected, replies.into_sequence().unwrap_or_default())
+            (connected, replies.into_vec())
         }))
     }
 
-    /// The first commands, without which the others make no sense.
-    fn hello(&self, login: Option<&Login>, resp2: bool) -> Pipeline {
+    /// The first commands, without which the others make no sense, and their names.
+    fn hello(&self, login: Option<&Login>, resp2: bool) -> (Commands, Vec<&'static str>) {
         let info = &self.settings.access.redis;
         let (username, password) = match login {
             Some(Login { username, password }) => (Some(&**username), Some(&**password)),
             None => (info.username(), info.password()),
         };
-        let mut hello = Pipeline::new();
-        if resp2 {
-            if let Some(password) = password {
-                hello.cmd("AUTH").arg(username).arg(password);
+        let (mut hello, mut names) = (Commands::default(), Vec::new());
+        if !resp2 {
+            hello.add(["HELLO", "3"]);
+            names.push("HELLO");
+        }
+        match (password, username) {
+            (Some(password), _) if !resp2 => {
+                hello.text("AUTH").text(username.unwrap_or("default")).text(password);
             }
-        } else {
-            hello.cmd("HELLO").arg(3);
-            if let Some(password) = password {
-                hello.arg("AUTH").arg(username.unwrap_or("default")).arg(password);
+            (Some(password), Some(username)) => {
+                hello.add(["AUTH", username, password]);
+                names.push("AUTH");
             }
+            (Some(password), None) => {
+                hello.add(["AUTH", password]);
+                names.push("AUTH");
+            }
+            (None, _) => {}
         }
         if info.db() != 0 {
-            hello.cmd("SELECT").arg(info.db());
+            hello.add(["SELECT", &info.db().to_string()]);
+            names.push("SELECT");
         }
         // The name of the `redis` crate tells nothing that the client's name does not, and a server that allows its users no
         // `CLIENT SETINFO` would note a breach for each connection.
         if let (Some(name), Some(version), false) = (info.lib_name(), info.lib_ver(), info.skip_set_lib_name()) {
-            hello.cmd("CLIENT").arg("SETINFO").arg("LIB-NAME").arg(name);
-            hello.cmd("CLIENT").arg("SETINFO").arg("LIB-VER").arg(version);
+            hello.add(["CLIENT", "SETINFO", "LIB-NAME", name]);
+            hello.add(["CLIENT", "SETINFO", "LIB-VER", version]);
+            names.extend(["CLIENT", "CLIENT"]);
         }
-        hello
+        (hello, names)
     }
 
     async fn stream(&self, address: &Address) -> Result<Box<dyn Stream>, Failure> {
@@ -249,19 +257,18 @@ impl Connector {
     }
 
     /// What follows the first commands: the name of the connection, questions about the server, and subscriptions.
-    fn questions(&self, resp2: bool, calls: Option<&Calls>) -> Pipeline {
-        let mut questions = Pipeline::new();
-        questions.cmd("CLIENT").arg("SETNAME").arg(&self.settings.access.client_name);
-        questions.cmd("CLIENT").arg("ID");
-        questions.cmd("INFO").arg("server");
-        questions.cmd("INFO").arg("replication");
+    fn questions(&self, resp2: bool, calls: Option<&Calls>) -> Commands {
+        let mut questions = Commands::one(["CLIENT", "SETNAME", &self.settings.access.client_name]);
+        questions.add(["CLIENT", "ID"]);
+        questions.add(["INFO", "server"]);
+        questions.add(["INFO", "replication"]);
         if self.role != Role::Sentinel {
-            questions.cmd("INFO").arg("memory");
+            questions.add(["INFO", "memory"]);
         }
         let Some(calls) = calls else { return questions };
         if self.role != Role::Sentinel {
             // Of our own writes we know.
-            questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+            questions.add(["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
         }
         if resp2 {
             return questions;
@@ -270,15 +277,15 @@ impl Connector {
         match self.role {
             Role::Sentinel => {
                 for channel in SWITCHES {
-                    questions.cmd("SUBSCRIBE").arg(channel);
+                    questions.add(["SUBSCRIBE", channel]);
                 }
             }
             Role::Primary | Role::Node => {
-                questions.cmd("SUBSCRIBE").arg(&**calls.channel());
-                questions.cmd("SUBSCRIBE").arg(&*everyone);
+                questions.add(["SUBSCRIBE", calls.channel()]);
+                questions.add(["SUBSCRIBE", &everyone]);
                 if self.role == Role::Node {
                     // If another node has the slot of this channel, the user may listen all the same.
-                    questions.cmd("SSUBSCRIBE").arg(names::channel(Tag::ONE, calls.channel()));
+                    questions.add(["SSUBSCRIBE", &names::channel(Tag::ONE, calls.channel())]);
                 }
             }
         }
@@ -397,12 +404,12 @@ impl Connector {
 }
 
 /// Returns the server's error if it refuses one of the first commands.
-fn is_accepted(command: &Cmd, reply: Value) -> Result<(), RedisError> {
+fn is_accepted(name: &str, reply: Value) -> Result<(), RedisError> {
     let Value::ServerError(error) = reply else { return Ok(()) };
     let detail = error.details().unwrap_or("no reason given").to_owned();
-    match command.args_iter().next() {
-        Some(Arg::Simple(b"HELLO" | b"SELECT")) => Err(error.into()),
-        Some(Arg::Simple(b"AUTH")) => Err((RedisErrorKind::AuthenticationFailed, "the login failed", detail).into()),
+    match name {
+        "HELLO" | "SELECT" => Err(error.into()),
+        "AUTH" => Err((RedisErrorKind::AuthenticationFailed, "the login failed", detail).into()),
         _ => Ok(()),
     }
 }

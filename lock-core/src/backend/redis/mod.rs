@@ -16,6 +16,7 @@ mod info;
 mod link;
 mod listeners;
 mod names;
+mod parse;
 mod pauses;
 mod provider;
 mod publish;
@@ -54,7 +55,8 @@ use tokio::{
 pub(crate) use self::provider::Provider;
 use self::{
     cluster::Cluster,
-    connection::{Ask, Connection},
+    commands::Commands,
+    connection::Connection,
     connector::{Connector, Role},
     sentinel::Sentinels,
     settings::Settings,
@@ -273,7 +275,7 @@ fn connect_limit(settings: &Settings) -> Duration {
 /// Connecting takes several round trips, so it has its own limit, and ends as soon as the server is known to be down.
 async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, BackendError> {
     if connector.link.is_up() {
-        connector.query::<Value>(&redis::cmd("PING")).await?;
+        connector.query::<Value>(&Commands::one(["PING"])).await?;
     } else {
         let (begun, really) = (Instant::now(), std::time::Instant::now());
         let connected = first_connection(connector, begun + limit).await;
@@ -298,7 +300,7 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
 /// for a lock, keep it or release it. Other problems show in the first acquire. (Not a part of the handshake: while a server holds writes
 /// back, as during a failover, it holds scripts back.)
 async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
-    let Ok(replies) = connector.query::<Vec<Value>>(Ask::Each(&script::trial())).await else { return Ok(()) };
+    let Ok(replies) = connector.query::<Vec<Value>>(&script::trial()).await else { return Ok(()) };
     let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());
     let mut errors = refused.map(|error| connector.refusal(error));
     errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)
@@ -310,20 +312,21 @@ async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
 /// same connection: they would wait behind the answer, and be lost.
 async fn are_ours(connector: &Connector, keys: &[LockKey]) -> Result<Vec<bool>, BackendError> {
     let is_of_cluster = connector.role == Role::Node;
-    let mut reads = redis::Pipeline::with_capacity(3 * keys.len());
+    let mut reads = Commands::default();
+    let end = (TOKEN_MARK.len() - 1).to_string();
     for key in keys {
         if is_of_cluster {
             // The slot of the key may be on its way to this node.
-            reads.cmd("ASKING");
+            reads.add(["ASKING"]);
         }
-        reads.cmd("GETRANGE").arg(key.wire()).arg(0).arg(TOKEN_MARK.len() - 1);
+        reads.add(["GETRANGE", key.wire(), "0", &end]);
         if is_of_cluster {
-            reads.cmd("ASKING");
+            reads.add(["ASKING"]);
         }
         // What those who share a key have in common.
-        reads.cmd("ZRANGEBYSCORE").arg(key.wire()).arg("+inf").arg("+inf").arg("LIMIT").arg(0).arg(1);
+        reads.add(["ZRANGEBYSCORE", key.wire(), "+inf", "+inf", "LIMIT", "0", "1"]);
     }
-    let replies: Vec<Value> = connector.query(Ask::Each(&reads)).await?;
+    let replies: Vec<Value> = connector.query(&reads).await?;
     let (first, step) = if is_of_cluster { (1, 2) } else { (0, 1) };
     let is_ours = |reply: Value| match reply.extract_error() {
         Ok(Value::Array(marks)) => Ok(marks.into_iter().next().is_some_and(has_mark)),
@@ -374,8 +377,8 @@ async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, Backe
     let mut found = Vec::new();
     let mut cursor = 0_u64;
     loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE);
+        let mut scan = Commands::one(["SCAN"]);
+        scan.number(cursor).text("MATCH").text(&pattern).text("COUNT").number(PAGE);
         let (next, page): (u64, Vec<Vec<u8>>) = connector.query(&scan).await?;
         // Keys that are no keys of ours: not UTF-8, too long, or side keys.
         let keys: Vec<_> = page.iter().filter_map(|key| LockKey::new(std::str::from_utf8(key).ok()?).ok()).collect();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Servers, connector::Connector, names};
+use super::{Servers, commands::Commands, connector::Connector, names};
 use crate::{
     backend::{BackendError, EVERYONE},
     error::ErrorKind,
@@ -29,7 +29,7 @@ pub(super) async fn publish(
 
 /// Publishes a message at one node. Returns how many subscribers of this node it has reached. If the user has no right to publish, a warning says so once.
 pub(super) async fn at_node(node: &Connector, channel: &str, message: &str) -> Result<usize, BackendError> {
-    let published = node.query(&*redis::cmd("PUBLISH").arg(channel).arg(message)).await;
+    let published = node.query(&Commands::one(["PUBLISH", channel, message])).await;
     if published.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported)) {
         node.advice.no_publish(&node.address());
     }
@@ -38,6 +38,6 @@ pub(super) async fn at_node(node: &Connector, channel: &str, message: &str) -> R
 
 /// Counts the subscribers of a channel at one node.
 pub(super) async fn subscribers(node: &Connector, channel: &str) -> Result<usize, BackendError> {
-    let (_, number): (String, usize) = node.query(&*redis::cmd("PUBSUB").arg("NUMSUB").arg(channel)).await?;
+    let (_, number): (String, usize) = node.query(&Commands::one(["PUBSUB", "NUMSUB", channel])).await?;
     Ok(number)
 }

@@ -39,8 +39,8 @@ pub(super) fn add_arguments(call: &mut Commands, batch: &[Operation]) {
 pub(super) fn watch(commands: &mut Commands, batch: &[Operation], connection: &Connection) -> bool {
     let is_watched = connection.tracks() && is_plain(batch) && watched(batch).next().is_some();
     if is_watched {
-        commands.command("CLIENT").text("CACHING").text("YES");
-        commands.command("MGET");
+        commands.add(["CLIENT", "CACHING", "YES"]);
+        commands.add(["MGET"]);
         for renew in watched(batch) {
             commands.text(renew.key.wire());
         }

@@ -2,7 +2,7 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use redis::{Pipeline, Script, Value};
+use redis::{Script, Value};
 
 use super::{
     commands::Commands,
@@ -21,11 +21,9 @@ const ERROR: i64 = 0;
 
 /// Runs a script that changes nothing, by source and by hash: whether that is allowed, and whether it may do what only renewals and
 /// releases do. Acquires would be granted without these rights, and each lease be lost.
-pub(super) fn trial() -> Pipeline {
-    let script = Script::new(TRIAL);
-    let mut trial = Pipeline::with_capacity(2);
-    trial.cmd("EVAL").arg(TRIAL).arg(0);
-    trial.cmd("EVALSHA").arg(script.get_hash()).arg(0);
+pub(super) fn trial() -> Commands {
+    let mut trial = Commands::one(["EVAL", TRIAL, "0"]);
+    trial.add(["EVALSHA", Script::new(TRIAL).get_hash(), "0"]);
     trial
 }
 
@@ -55,8 +53,8 @@ pub(super) enum By {
 pub(super) fn add_call(call: &mut Commands, by: By, tag: Tag, batch: &[Operation]) {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     match by {
-        By::Hash => call.command("EVALSHA").text(SCRIPT.get_or_init(|| Script::new(SOURCE)).get_hash()),
-        By::Source => call.command("EVAL").text(SOURCE),
+        By::Hash => call.add(["EVALSHA", SCRIPT.get_or_init(|| Script::new(SOURCE)).get_hash()]),
+        By::Source => call.add(["EVAL", SOURCE]),
     };
     if renewals::is_plain(batch) {
         return renewals::add_arguments(call, batch);

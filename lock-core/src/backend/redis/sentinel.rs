@@ -11,13 +11,14 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::{join, join_all};
-use redis::{Cmd, Value, from_redis_value};
+use redis::{Value, from_redis_value};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
+    commands::Commands,
     connector::{Connector, Role},
     failure,
     pauses::PATIENCE,
@@ -157,19 +158,16 @@ impl Sentinels {
 
     /// The names that a sentinel knows.
     async fn services_of(&self, sentinel: &Connector) -> Word {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("MASTERS");
-        let services = sentinel.query::<Vec<HashMap<String, String>>>(&command).await;
+        let masters = Commands::one(["SENTINEL", "MASTERS"]);
+        let services = sentinel.query::<Vec<HashMap<String, String>>>(&masters).await;
         Word::Unknown(
             services.unwrap_or_default().into_iter().filter_map(|mut service| service.remove("name")).collect(),
         )
     }
 
     /// Asks for something about the service.
-    fn question(&self, name: &str) -> Cmd {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg(name).arg(&self.service);
-        command
+    fn question(&self, name: &str) -> Commands {
+        Commands::one(["SENTINEL", name, &self.service])
     }
 
     /// The error if the primary is not known.

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     attempts::Attempts,
+    commands::Commands,
     connection::{About, Connection},
     connector::{Connector, Role, Unanswered},
     failure,
@@ -202,7 +203,7 @@ async fn watch(
 
 /// Returns when the connection no longer answers.
 async fn heartbeat(connector: &Connector, connection: Connection) {
-    let ping = redis::cmd("PING");
+    let ping = Commands::one(["PING"]);
     loop {
         sleep(HEARTBEAT).await;
         // Another manager that shares this backend may have made a newer connection. The messages for this manager's waiters still come
@@ -211,7 +212,7 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
         match connector.reply_unless(replaced, &mut connection.clone().send(&ping, limit)).await {
             Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
             // As when a transaction was left open.
-            Ok(Value::SimpleString(reply)) if reply != "PONG" => return,
+            Ok(replies) if matches!(&replies[..], [Value::SimpleString(reply)] if reply != "PONG") => return,
             Err(Unanswered::Refused(error)) if failure::is_demotion(&error) => connector.demoted(&connection),
             _ if connection.is_demoted() => connector.demoted(&connection),
             _ => {}

@@ -87,12 +87,12 @@ impl Way {
         // It holds for one command.
         if let Some(channel) = listen {
             if asks {
-                before.command("ASKING");
+                before.add(["ASKING"]);
             }
-            before.command("SSUBSCRIBE").text(&channel);
+            before.add(["SSUBSCRIBE", &channel]);
         }
         if asks {
-            before.command("ASKING");
+            before.add(["ASKING"]);
         }
         before
     }

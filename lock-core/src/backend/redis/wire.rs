@@ -16,7 +16,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use redis::{Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value, parse_redis_value};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
 use smallvec::SmallVec;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -24,7 +24,11 @@ use tokio::{
     task::coop::unconstrained,
 };
 
-use super::{commands::Commands, stream::Stream};
+use super::{
+    commands::Commands,
+    parse::{garbage, value},
+    stream::Stream,
+};
 
 /// The end on which commands are put. Clones share it.
 #[derive(Clone)]
@@ -51,20 +55,23 @@ struct State {
     woken: bool,
 }
 
-/// One command, or several that were put together.
+/// Commands that were put together.
 struct InFlight {
     /// How many replies are to come.
     awaited: usize,
-    /// Those that have come, if there are several.
-    replies: Option<Vec<Value>>,
+    /// Those that have come.
+    replies: Values,
     sender: Sender,
 }
 
-type Sender = oneshot::Sender<RedisResult<Value>>;
+/// The replies to commands, some of which may be errors of the server.
+pub(super) type Values = SmallVec<[Value; 1]>;
 
-/// The reply to one command, or an array of the replies to several. What was put is executed although this is dropped.
+type Sender = oneshot::Sender<RedisResult<Values>>;
+
+/// The replies to come. What was put is executed although this is dropped.
 pub(super) struct Replies {
-    receiver: oneshot::Receiver<RedisResult<Value>>,
+    receiver: oneshot::Receiver<RedisResult<Values>>,
     /// The wire, until the reader was woken to write.
     wire: Option<Wire>,
 }
@@ -83,7 +90,7 @@ struct Input {
     filled: usize,
 }
 
-type Answered = SmallVec<[(Sender, RedisResult<Value>); 8]>;
+type Answered = SmallVec<[(Sender, RedisResult<Values>); 2]>;
 
 impl Wire {
     /// Begins with a stream over which nothing was said.
@@ -97,34 +104,17 @@ impl Wire {
         (wire, reader)
     }
 
-    /// Puts a command.
-    pub(super) fn put(&self, command: &Cmd) -> Replies {
-        self.put_in_flight(1, None, |out| command.write_packed_command(out))
-    }
-
-    /// Puts several commands, which leave in one write. Each has one reply: a subscription is to one channel.
-    pub(super) fn put_several(&self, commands: &Pipeline) -> Replies {
-        let replies = Vec::with_capacity(commands.len());
-        self.put_in_flight(commands.len(), Some(replies), |out| {
-            commands.cmd_iter().for_each(|command| command.write_packed_command(out));
-        })
-    }
-
-    /// Puts requests for locks, which leave in one write. If they are several, the answer is an array of their replies.
-    pub(super) fn put_commands(&self, commands: &Commands) -> Replies {
-        let count = commands.count();
-        self.put_in_flight(count, (count > 1).then(|| Vec::with_capacity(count)), |out| commands.write(out))
-    }
-
-    fn put_in_flight(&self, awaited: usize, replies: Option<Vec<Value>>, write: impl FnOnce(&mut Vec<u8>)) -> Replies {
+    /// Puts commands, which leave in one write. Each has one reply: a subscription is to one channel.
+    pub(super) fn put(&self, commands: &Commands) -> Replies {
         let (sender, receiver) = oneshot::channel();
+        let (awaited, replies) = (commands.count(), Values::with_capacity(commands.count()));
         let mut state = self.state();
         if awaited == 0 {
-            drop(sender.send(Ok(Value::Array(Vec::new()))));
+            drop(sender.send(Ok(replies)));
         } else if state.stream.is_some() {
             // After the end, the drop of the sender is the answer.
             self.put.fetch_add(1, Ordering::Relaxed);
-            write(&mut state.out);
+            commands.write(&mut state.out);
             state.in_flight.push_back(InFlight { awaited, replies, sender });
         }
         drop(state);
@@ -233,20 +223,14 @@ impl State {
     }
 
     /// Takes a reply to the command that has waited longest. Returns whom to answer, and what.
-    fn handle_reply(&mut self, reply: Value) -> RedisResult<Option<(Sender, RedisResult<Value>)>> {
+    fn handle_reply(&mut self, reply: Value) -> RedisResult<Option<(Sender, RedisResult<Values>)>> {
         let first = self.in_flight.front_mut().ok_or_else(|| garbage("a reply to nothing"))?;
         first.awaited -= 1;
-        let reply = match &mut first.replies {
-            None => reply,
-            Some(replies) => {
-                replies.push(reply);
-                if first.awaited > 0 {
-                    return Ok(None);
-                }
-                Value::Array(mem::take(replies))
-            }
-        };
-        Ok(self.in_flight.pop_front().map(|InFlight { sender, .. }| (sender, Ok(reply))))
+        first.replies.push(reply);
+        if first.awaited > 0 {
+            return Ok(None);
+        }
+        Ok(self.in_flight.pop_front().map(|InFlight { sender, replies, .. }| (sender, Ok(replies))))
     }
 
     /// Ends the connection: the error is the answer to all that is in flight. The stream is to be dropped without the lock.
@@ -254,15 +238,15 @@ impl State {
         self.out = Vec::new();
         answered.extend(self.in_flight.drain(..).map(|InFlight { sender, replies, .. }| {
             // A server that refuses a connection says why, and closes it.
-            let refused = replies.filter(|replies| replies.iter().any(|reply| matches!(reply, Value::ServerError(_))));
-            (sender, refused.map(Value::Array).ok_or_else(|| error.clone()))
+            let is_refused = replies.iter().any(|reply| matches!(reply, Value::ServerError(_)));
+            (sender, if is_refused { Ok(replies) } else { Err(error.clone()) })
         }));
         self.stream.take()
     }
 }
 
 impl Future for Replies {
-    type Output = RedisResult<Value>;
+    type Output = RedisResult<Values>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(wire) = self.wire.take() {
@@ -356,121 +340,6 @@ impl Input {
     }
 }
 
-/// Reads the value at `at`, which moves behind it. `None` if its end has not come yet.
-///
-/// Most replies are of the few forms that are read here. The redis crate knows the others.
-fn value(input: &[u8], at: &mut usize, depth: usize) -> RedisResult<Option<Value>> {
-    let begin = *at;
-    let Some((kind, line)) = line(input, at)? else { return Ok(None) };
-    Ok(Some(match kind {
-        b'+' if line == b"OK" => Value::Okay,
-        b'+' => Value::SimpleString(text(line)?.to_owned()),
-        b':' => Value::Int(number(line)?),
-        b'$' => match usize::try_from(number(line)?) {
-            Err(_) => Value::Nil,
-            Ok(length) => match bulk(input, at, length)? {
-                Some(bytes) => Value::BulkString(bytes.to_vec()),
-                None => return Ok(None),
-            },
-        },
-        b'*' => match usize::try_from(number(line)?) {
-            Err(_) => Value::Nil,
-            Ok(_) if depth == DEPTH => return Err(garbage("too deep")),
-            Ok(length) => {
-                // No more than what has come can be read now.
-                let mut values = Vec::with_capacity(length.min(input.len() - *at));
-                for _ in 0..length {
-                    match value(input, at, depth + 1)? {
-                        Some(value) => values.push(value),
-                        None => return Ok(None),
-                    }
-                }
-                Value::Array(values)
-            }
-        },
-        b'_' => Value::Nil,
-        _ => {
-            *at = begin;
-            if !skip(input, at, depth)? {
-                return Ok(None);
-            }
-            parse_redis_value(&input[begin..*at])?
-        }
-    }))
-}
-
-/// Moves `at` behind the value there. Returns whether the end of it has come.
-fn skip(input: &[u8], at: &mut usize, depth: usize) -> RedisResult<bool> {
-    let Some((kind, line)) = line(input, at)? else { return Ok(false) };
-    let values = match kind {
-        b'$' | b'!' | b'=' => {
-            let length = usize::try_from(number(line)?);
-            return Ok(match length {
-                Ok(length) => bulk(input, at, length)?.is_some(),
-                Err(_) => true,
-            });
-        }
-        b'*' | b'~' | b'>' => number(line)?,
-        b'%' => number(line)?.saturating_mul(2),
-        b'|' => number(line)?.saturating_mul(2).saturating_add(1),
-        _ => 0,
-    };
-    if values > 0 && depth == DEPTH {
-        return Err(garbage("too deep"));
-    }
-    for _ in 0..values {
-        if !skip(input, at, depth + 1)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Returns the kind of the value at `at`, and the rest of its first line, behind which `at` moves.
-fn line<'a>(input: &'a [u8], at: &mut usize) -> RedisResult<Option<(u8, &'a [u8])>> {
-    let Some(kind) = input.get(*at) else { return Ok(None) };
-    if !b"+-:$*_,#!=(%~>|".contains(kind) {
-        return Err(garbage("no reply begins so"));
-    }
-    let rest = &input[*at + 1..];
-    match rest.windows(2).position(|end| end == b"\r\n") {
-        Some(length) => {
-            *at += 1 + length + 2;
-            Ok(Some((*kind, &rest[..length])))
-        }
-        None if rest.len() > LONGEST_LINE => Err(garbage("a line without an end")),
-        None => Ok(None),
-    }
-}
-
-/// Returns the bytes at `at`, which moves behind them and the end of their line. `None` if that has not come yet.
-fn bulk<'a>(input: &'a [u8], at: &mut usize, length: usize) -> RedisResult<Option<&'a [u8]>> {
-    let rest = &input[*at..];
-    let Some(end) = length.checked_add(2).filter(|_| length <= LONGEST_BULK) else {
-        return Err(garbage("a string that is too long"));
-    };
-    match rest.get(length..end) {
-        None => Ok(None),
-        Some(b"\r\n") => {
-            *at += end;
-            Ok(Some(&rest[..length]))
-        }
-        Some(_) => Err(garbage("a string without its end")),
-    }
-}
-
-fn number(line: &[u8]) -> RedisResult<i64> {
-    text(line)?.parse().map_err(|_| garbage("no number"))
-}
-
-fn text(line: &[u8]) -> RedisResult<&str> {
-    str::from_utf8(line).map_err(|_| garbage("no text"))
-}
-
-fn garbage(what: &'static str) -> RedisError {
-    (ErrorKind::Parse, what).into()
-}
-
 fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
@@ -481,11 +350,6 @@ const READS: u32 = 16;
 const LEAST_INPUT: usize = 4 << 10;
 /// The room that is kept when it is no longer needed.
 const MOST_KEPT: usize = 64 << 10;
-/// How deep arrays may be nested.
-const DEPTH: usize = 16;
-/// The longest line, and the longest string: more than any server sends.
-const LONGEST_LINE: usize = 64 << 10;
-const LONGEST_BULK: usize = 512 << 20;
 
 #[cfg(test)]
 mod tests;

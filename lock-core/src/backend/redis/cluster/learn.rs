@@ -10,11 +10,12 @@ use futures_util::{
     future::{Fuse, FusedFuture, FutureExt},
     stream::{FuturesUnordered, StreamExt},
 };
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::time::{sleep, timeout};
 
 use super::{
     super::{
+        commands::Commands,
         connector::Connector,
         failure,
         handshake::{Connected, Failure},
@@ -133,7 +134,7 @@ impl View {
 }
 
 async fn view_of(node: &Connector) -> Result<View, BackendError> {
-    let (slots, about) = (question("SLOTS"), question("INFO"));
+    let (slots, about) = (Commands::one(["CLUSTER", "SLOTS"]), Commands::one(["CLUSTER", "INFO"]));
     let (slots, about) = tokio::join!(node.query::<Value>(&slots), node.query::<Value>(&about));
     view(slots?, about.ok(), &node.settings.address).ok_or_else(|| misread(node))
 }
@@ -154,11 +155,10 @@ async fn asked_once(seed: &Connector) -> Result<View, BackendError> {
     let connected = async { seed.attempt(seed.log_in().await?, None, None).await };
     let Connected { wire, mut reader, .. } = connected.await.map_err(|Failure { error, .. }| error)?;
     seed.heard();
-    let mut questions = redis::pipe();
-    questions.add_command(question("SLOTS")).add_command(question("INFO"));
-    let replies = timeout(seed.limit(), reader.carry(wire.put_several(&questions))).await;
+    let mut questions = Commands::one(["CLUSTER", "SLOTS"]);
+    questions.add(["CLUSTER", "INFO"]);
+    let replies = timeout(seed.limit(), reader.carry(wire.put(&questions))).await;
     let replies = replies.map_err(|_| seed.out_of_time())?.map_err(|error| seed.refusal(error))?;
-    let Value::Array(replies) = replies else { return Err(misread(seed)) };
     let mut replies = replies.into_iter();
     let slots = replies.next().unwrap_or(Value::Nil).extract_error().map_err(|error| seed.refusal(error))?;
     view(slots, replies.next(), &seed.settings.address).ok_or_else(|| misread(seed))
@@ -171,12 +171,6 @@ fn view(slots: Value, about: Option<Value>, asked: &Address) -> Option<View> {
     let is_ok = info::field(about, "cluster_state").map(|state| state == "ok");
     let epoch = info::field(about, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     Some(View { ranges, is_ok, epoch })
-}
-
-fn question(name: &str) -> Cmd {
-    let mut command = redis::cmd("CLUSTER");
-    command.arg(name);
-    command
 }
 
 /// The error of a cluster whose nodes have just been made, or were reset.

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::time::{Instant, timeout};
 
 use super::super::{
@@ -14,7 +14,6 @@ use super::super::{
     reply::misread,
     script::{self, By},
     slot::Tag,
-    wire::Replies,
 };
 use crate::backend::{Answer, BackendError, Operation};
 
@@ -36,8 +35,7 @@ impl Open {
         let opened = async {
             let login = connector.log_in().await?.map(|(login, _)| login);
             // It may be forbidden, and is only for those who look.
-            let mut name = redis::Pipeline::new();
-            name.cmd("CLIENT").arg("SETNAME").arg(&connector.settings.access.client_name);
+            let name = Commands::one(["CLIENT", "SETNAME", &connector.settings.access.client_name]);
             connector.open(login.as_ref(), resp2, &name).await
         };
         let opened = timeout(connector.settings.access.connect_limit, opened).await;
@@ -60,20 +58,15 @@ impl Open {
     ) -> Result<Value, Unanswered> {
         let mut call = Commands::default();
         script::add_call(&mut call, by, tag, batch);
-        let reply = self.connected.wire.put_commands(&call);
-        self.reply(connector, reply, connector.limit()).await
+        self.send(connector, &call, connector.limit()).await
     }
 
     /// Runs one command. After anything but a reply or a refusal, the connection is of no further use.
-    async fn send(&mut self, connector: &Connector, command: &Cmd, within: Duration) -> Result<Value, Unanswered> {
-        let reply = self.connected.wire.put(command);
-        self.reply(connector, reply, within).await
-    }
-
-    async fn reply(&mut self, connector: &Connector, reply: Replies, within: Duration) -> Result<Value, Unanswered> {
-        let reply = timeout(within, self.connected.reader.carry(reply)).await;
+    async fn send(&mut self, connector: &Connector, command: &Commands, within: Duration) -> Result<Value, Unanswered> {
+        let Connected { wire, reader, .. } = &mut self.connected;
+        let replies = timeout(within, reader.carry(wire.put(command))).await;
         self.used = Instant::now();
-        match reply.map(|reply| reply.and_then(Value::extract_error)) {
+        match replies.map(|replies| replies?.pop().unwrap_or(Value::Nil).extract_error()) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) if failure::is_broken(&error) => {
                 Err(Unanswered::Broken(failure::of(error, &connector.address())))
@@ -99,9 +92,7 @@ impl Open {
 
     /// Returns how many replicas are connected, if the user may ask for it.
     pub(super) async fn replicas(&mut self, connector: &Connector) -> Result<Option<u32>, BackendError> {
-        let mut command = redis::cmd("INFO");
-        command.arg("replication");
-        match self.send(connector, &command, connector.limit()).await {
+        match self.send(connector, &Commands::one(["INFO", "replication"]), connector.limit()).await {
             Ok(reply) => Ok(info::text(&reply).and_then(info::replicas)),
             Err(Unanswered::Refused(_)) => Ok(None),
             Err(unanswered) => Err(connector.failed(unanswered)),
@@ -117,8 +108,8 @@ impl Open {
     ) -> Result<u32, BackendError> {
         // Zero would be without end.
         let ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
-        let mut command = redis::cmd("WAIT");
-        command.arg(least).arg(ms);
+        let mut command = Commands::one(["WAIT"]);
+        command.number(least).number(ms);
         match self.send(connector, &command, most + connector.limit()).await {
             Ok(Value::Int(had)) => u32::try_from(had).map_err(|_| misread(&connector.address())),
             Ok(_) => Err(misread(&connector.address())),
