@@ -1,7 +1,7 @@
 //! The ways to say which server and which user: by a client that is there already, by the builder, by other schemes.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-use lock_core::{ErrorKind, LockManager, redis};
+use lock_core::{ErrorKind, LockManager};
 use lock_tests::{RedisServer, SOON, eventually, server_version};
 
 use crate::patient;

@@ -24,7 +24,8 @@ impl LockManagerBuilder {
     /// there. For a proxy that needs RESP2 use a [`url`](Self::url) with `?protocol=resp2`. `TCP_NODELAY` is always on,
     /// and the linger time is not used.
     ///
-    /// The client is of the `redis` crate 1.x, which is also [`lock_core::redis`](crate::redis). For a pool or a `ConnectionManager`, give the client
+    /// The client is of the `redis` crate 1.x, which is also [`lock_core::redis`](crate::redis). A service that sends commands
+    /// of its own depends on the crate itself, with the features for that (`tokio-comp`): this library uses none of them. For a pool or a `ConnectionManager`, give the client
     /// that they were made from, or the [`connection_info`](Self::connection_info).
     ///
     /// # Examples
