@@ -66,6 +66,36 @@ async fn resp2_is_spoken_by_choice() {
     }
 }
 
+/// A proxy passes nothing on before it has read all of it: what waited for an answer would never come.
+#[tokio::test]
+async fn all_that_connect_asks_leaves_before_any_answer() {
+    let server = RedisServer::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+    let address = listener.local_addr().expect("a listener has an address").to_string();
+    let real = server.address();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(&real).await.expect("the server is up");
+            tokio::spawn(async move {
+                let mut asked = Vec::new();
+                while !["HELLO", "CLIENT", "SUBSCRIBE", "EVALSHA"].iter().all(|name| is_in(&asked, name)) {
+                    if client.read_buf(&mut asked).await? == 0 {
+                        return Ok(());
+                    }
+                }
+                server.write_all(&asked).await?;
+                tokio::io::copy_bidirectional(&mut client, &mut server).await.map(drop)
+            });
+        }
+    });
+    let manager = patient::connect(&server.url_at(&address)).await.expect("connects");
+    manager.lock("k").await.expect("the key is free").release().await.expect("held");
+}
+
+fn is_in(bytes: &[u8], text: &str) -> bool {
+    String::from_utf8_lossy(bytes).contains(text)
+}
+
 /// A balancer without a server hangs up at once; the server that comes then speaks the newer protocol.
 #[tokio::test]
 async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {

@@ -34,7 +34,7 @@ use super::{
     settings::Settings,
     status::Status,
     stream::{Address, Resolver},
-    wire::Values,
+    wire::{Replies, Values},
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
@@ -66,6 +66,9 @@ pub(super) struct Connector {
     heard: Mutex<Option<Instant>>,
     /// Whether a server has left a transaction open, because it refused to execute it. No transaction is sent after that.
     pub(super) stuck: AtomicBool,
+    /// Whether the next connection tries scripts in the write of its handshake, and the replies of the one that is up.
+    pub(super) tries_scripts: AtomicBool,
+    pub(super) trial: Mutex<Option<Replies>>,
     /// Whether the server knows no later protocol.
     pub(super) resp2: AtomicBool,
     /// How many attempts in a row ended when the server closed the connection on HELLO.
@@ -132,6 +135,8 @@ impl Connector {
             replication: Replication::default(),
             heard: Mutex::default(),
             stuck: AtomicBool::new(false),
+            tries_scripts: AtomicBool::new(false),
+            trial: Mutex::default(),
             resp2: AtomicBool::new(false),
             closed_at_hello: AtomicU32::new(0),
             advice: shared.advice,

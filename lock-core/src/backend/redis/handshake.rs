@@ -18,10 +18,11 @@ use super::{
     info::{self, field},
     names,
     provider::{Login, Logins},
+    script,
     slot::Tag,
     stream::{self, Address, Stream},
     tls,
-    wire::{Reader, Wire},
+    wire::{Reader, Replies, Wire},
 };
 use crate::{
     backend::{BackendError, Calls, EVERYONE},
@@ -48,6 +49,8 @@ pub(super) struct Connected {
     pub(super) logins: Option<Logins>,
     /// Whether the server has closed the connections that this one replaces; `None` if there are none to be closed.
     pub(super) killed: Option<BoxFuture<'static, bool>>,
+    /// The replies to come of [`script::trial`], if it was sent.
+    pub(super) trial: Option<Replies>,
 }
 
 /// Why an attempt to connect has failed.
@@ -142,6 +145,8 @@ impl Connector {
         let (hello, names) = self.hello(login, resp2);
         let begun = Instant::now();
         let (first, rest) = (wire.put(&hello), wire.put(then));
+        // Not waited for here: while a server holds writes back, as during a failover, it holds scripts back.
+        let trial = self.tries_scripts.load(Ordering::Relaxed).then(|| wire.put(&script::trial()));
         let replies = async {
             // What refuses the first commands need not answer the others.
             names.into_iter().zip(first.await?).try_for_each(|(name, reply)| is_accepted(name, reply))?;
@@ -162,6 +167,7 @@ impl Connector {
                 round_trip,
                 logins: None,
                 killed: None,
+                trial,
             };
             (connected, replies.into_vec())
         }))

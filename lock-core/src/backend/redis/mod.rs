@@ -43,13 +43,18 @@ mod upkeep;
 mod way;
 mod wire;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
+};
 
 use redis::{ConnectionInfo, Value, from_redis_value};
 use tokio::{
     runtime::Handle,
     task::coop::unconstrained,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 pub(crate) use self::provider::Provider;
@@ -278,6 +283,7 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
         connector.query::<Value>(&Commands::one(["PING"])).await?;
     } else {
         let (begun, really) = (Instant::now(), std::time::Instant::now());
+        connector.tries_scripts.store(true, Ordering::Relaxed);
         let connected = first_connection(connector, begun + limit).await;
         // No server can be quick enough for a clock that leaps to the next timer.
         connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
@@ -297,10 +303,20 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
 }
 
 /// Whether the server has scripts, and the user may run them and what renewals and releases need. Otherwise no request could ever wait
-/// for a lock, keep it or release it. Other problems show in the first acquire. (Not a part of the handshake: while a server holds writes
-/// back, as during a failover, it holds scripts back.)
+/// for a lock, keep it or release it. Other problems show in the first acquire.
 async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
-    let Ok(replies) = connector.query::<Vec<Value>>(&script::trial()).await else { return Ok(()) };
+    let tried = connector.trial.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let tried = match tried {
+        Some(tried) => timeout(connector.limit(), tried).await,
+        None => Ok(Err(wire::closed())),
+    };
+    let replies = match tried {
+        Ok(Ok(replies)) => Ok(replies.into_vec()),
+        // It was not sent with the handshake, or its connection has ended.
+        Ok(Err(_)) => connector.query(&script::trial()).await,
+        Err(_) => return Ok(()),
+    };
+    let Ok(replies) = replies else { return Ok(()) };
     let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());
     let mut errors = refused.map(|error| connector.refusal(error));
     errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)

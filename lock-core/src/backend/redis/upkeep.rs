@@ -6,7 +6,7 @@
 use std::{
     future::{Future, pending, poll_fn},
     pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     task::Poll,
     time::Duration,
 };
@@ -76,7 +76,9 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         let connected = attempts.connect(&former, &calls, &mut random).await;
         let shards = connector.role == Role::Node && connected.listening;
         let about = About::new(&connected, shards);
-        let Connected { wire, mut reader, address, run, id, listening, logins, killed, .. } = connected;
+        let Connected { wire, mut reader, address, run, id, listening, logins, killed, trial, .. } = connected;
+        connector.tries_scripts.store(false, Ordering::Relaxed);
+        *connector.trial.lock().unwrap_or_else(PoisonError::into_inner) = trial;
         let (connection, was_up) = connector.link.put_up(wire, about);
         metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {

@@ -340,7 +340,7 @@ impl Input {
     }
 }
 
-fn closed() -> RedisError {
+pub(super) fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
