@@ -24,8 +24,9 @@ use crate::{
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
 /// releases by force.
 pub(super) async fn call(mut way: Way, batch: Batch) -> Result<Answer, BackendError> {
-    match way.connection(limit(&way, &batch)).await {
-        Ok(connection) => put(way, connection, batch).await,
+    let limit = limit(&way, &batch);
+    match way.connection(limit).await {
+        Ok(connection) => put(way, connection, batch, limit).await,
         Err(error) => {
             let failed = Err(error);
             way.note(&failed);
@@ -39,8 +40,8 @@ pub(super) fn put(
     way: Way,
     connection: Connection,
     mut batch: Batch,
+    limit: Instant,
 ) -> BoxFuture<'static, Result<Answer, BackendError>> {
-    let limit = limit(&way, &batch);
     let takes_free = connection.takes_transactions() && !way.connector().stuck.load(Ordering::Relaxed);
     let begin = if takes_free { free::begin(&batch) } else { batch.len() };
     // An answer that has arrived counts, however much else the task has done.
@@ -66,8 +67,8 @@ pub(super) fn put(
     }))
 }
 
-/// Until when to wait for the answer to a batch.
-fn limit(way: &Way, batch: &[Operation]) -> Instant {
+/// Until when to wait for the answer to a batch that is called now.
+pub(super) fn limit(way: &Way, batch: &[Operation]) -> Instant {
     Instant::now() + way.connector().limit().min(of_use_within(batch).max(way.least_silence()))
 }
 

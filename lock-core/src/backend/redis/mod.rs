@@ -156,7 +156,8 @@ impl Backend for RedisBackend {
                 let Some(connection) = up else { return Reply::new(unconstrained(call::call(way, batch))) };
                 let counts = connection.counts();
                 // The thread that calls puts the commands on the wire and writes them, and the task waits for the replies.
-                let answer = call::put(way, connection.clone(), batch);
+                let limit = call::limit(&way, &batch);
+                let answer = call::put(way, connection.clone(), batch, limit);
                 // Otherwise the task has to look soon: another manager may read the answer by now, or nobody.
                 let is_sent =
                     connection.flush() && connector.sends_at_once() && connector.link.epoch() == connection.epoch;

@@ -43,7 +43,8 @@ impl Cluster {
         };
         let counts = connections.iter().map(Connection::counts).collect();
         let put = |(part, connection): (Part, &Connection)| {
-            (part.indices, call::put(part.way, connection.clone(), part.batch))
+            let limit = call::limit(&part.way, &part.batch);
+            (part.indices, call::put(part.way, connection.clone(), part.batch, limit))
         };
         let calls = parts.into_iter().zip(&connections).map(put).collect();
         let is_sound = connections.iter().fold(true, |is_sound, connection| connection.flush() && is_sound);
