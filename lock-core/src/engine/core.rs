@@ -68,6 +68,8 @@ pub(crate) struct State {
     sends_at_once: bool,
     /// Whether requests gather, until the task has passed its turn.
     gathering: bool,
+    /// Whether there is a call that leaves when the task polls its reply for the first time. Nothing may leave before it.
+    unsent: bool,
     /// The replies of calls in flight, on their way to the task.
     replies: Vec<(CallId, Reply<Answer>)>,
     /// Whether something was sent since the task has looked.
@@ -98,6 +100,7 @@ impl Core {
             calling: false,
             sends_at_once: backend.sends_at_once(),
             gathering: false,
+            unsent: false,
             replies: Vec::new(),
             sent: false,
             ended: 0,
@@ -268,7 +271,7 @@ impl Core {
         state.calling = true;
         let (mut due, mut rounds) = (false, 0);
         // A thread that has served many others leaves the rest to the task, and so does one that comes behind a call that is not sent.
-        while rounds < ROUNDS && !state.has_unsent() && (known.is_some() || state.can_transmit()) {
+        while rounds < ROUNDS && !state.unsent && (known.is_some() || state.can_transmit()) {
             rounds += 1;
             let (now, epoch) = match known.take() {
                 Some(known) => known,
@@ -315,6 +318,7 @@ impl Core {
                     None => {
                         // An answer may have been read before the task knew of the call, which nothing shows it then. And it has to
                         // know of the call's time limit soon.
+                        state.unsent |= reply.is_unsent();
                         due |= reply.is_unsent() || reply.is_overtaken() || now + LONGEST_SLEEP < state.asleep_until;
                         state.replies.push((call, reply));
                     }
@@ -329,6 +333,11 @@ impl Core {
     /// Takes the replies of calls in flight that the task does not have yet. It has read what has arrived before.
     pub(super) fn take_replies(&self, replies: &mut Vec<(CallId, Reply<Answer>)>) {
         replies.append(&mut self.state().replies);
+    }
+
+    /// Takes note that the replies which the task has taken were polled, so that all calls have left.
+    pub(super) fn note_sent(&self) {
+        self.state().unsent = false;
     }
 
     /// Handles answers, on behalf of the task. If tasks are `gathering` requests, these wait for its next step.
@@ -392,7 +401,7 @@ impl Core {
         state.asleep_until = Moment::NEVER;
         state.runtime_ended |= !begun && self.runtime.is_some();
         state.queues.restart(now);
-        state.gathering = false;
+        (state.gathering, state.unsent) = (false, false);
         state.ended += 1;
         let replies = std::mem::take(&mut state.replies);
         let deferred = state.queues.take_deferred();
@@ -431,11 +440,6 @@ impl State {
     /// is left.
     fn poll_timeout(&self) -> Moment {
         if self.calling { self.queues.next_timer() } else { self.queues.poll_timeout() }
-    }
-
-    /// Whether there is a call that leaves when the task polls its reply. Nothing may leave before it.
-    fn has_unsent(&self) -> bool {
-        self.replies.iter().any(|(_, reply)| reply.is_unsent())
     }
 
     /// Whether there is something to send.

@@ -219,7 +219,19 @@ impl Work {
                 turn.poll_driven(is_alone, cx, |cx| poll_upkeep(core, upkeep, told, cx));
                 core.take_replies(replies);
                 let sends = replies.iter().any(|(_, reply)| reply.is_unsent());
-                calls.extend(replies.drain(..).map(|(call, reply)| InFlight { call, reply }));
+                for (call, reply) in replies.drain(..) {
+                    let is_unsent = reply.is_unsent();
+                    let mut in_flight = InFlight { call, reply };
+                    // It leaves now, before anything that other threads send, however many answers there are.
+                    let polled = if is_unsent { Pin::new(&mut in_flight).poll(cx) } else { Poll::Pending };
+                    match polled {
+                        Poll::Ready(answer) => answered.push(answer),
+                        Poll::Pending => calls.push(in_flight),
+                    }
+                }
+                if sends {
+                    core.note_sent();
+                }
                 while answered.len() < ANSWERS
                     && let Poll::Ready(Some(answer)) = calls.poll_next_unpin(cx)
                 {

@@ -220,8 +220,8 @@ async fn until_answered(
     limit: Instant,
     tried: &mut Tried,
 ) -> Result<Answer, BackendError> {
-    let mut by = By::Hash;
     loop {
+        let mut by = By::Hash;
         if let Some((connection, unanswered)) = last {
             way.not_executed(&connection);
             match unanswered {
@@ -235,10 +235,11 @@ async fn until_answered(
                 }
                 Unanswered::Unsent(error) => return Err(tried.unanswered.clone().unwrap_or(error)),
                 Unanswered::Silent(error) => return Err(error),
-                Unanswered::Refused(error) if by == By::Hash && failure::is_no_script(&error) => {
+                Unanswered::Refused(error) if failure::is_no_script(&error) => {
                     // Between `EVALSHA` and `EVAL` another request may load the script and be executed first, so the order is broken.
                     tried.late = true;
                     by = By::Source;
+                    way.ask_again();
                 }
                 Unanswered::Refused(error) => match way.redirected(&error, limit).await {
                     Some(Redirection::Apart) if without_side_keys(&mut batch) => {
@@ -338,6 +339,9 @@ impl Call {
     /// Waits for the reply to the call, and for what stood at the watched keys after it.
     async fn reply(&mut self, connector: &Connector) -> Result<(Value, Value), Unanswered> {
         let mut replies = connector.reply(&mut self.sent).await?;
+        if replies.len() < self.sent.count {
+            return Err(Unanswered::Broken(connector.lost(self.sent.connection.epoch)));
+        }
         let refused = replies.iter().take(self.before).filter_map(|reply| match reply {
             Value::ServerError(error) => Some(error.code() == "NOPERM"),
             _ => None,

@@ -44,6 +44,8 @@ pub(super) struct About {
     deaf: AtomicBool,
     /// Whether the server says when a key changes that was read in order to watch it.
     tracks: bool,
+    /// The replies of the script trial, if it was sent with the handshake, until they are waited for.
+    trial: Mutex<Option<Replies>>,
 }
 
 /// Commands that were put on the wire of a connection.
@@ -51,6 +53,8 @@ pub(super) struct Sent {
     pub(super) connection: Connection,
     /// `None` if their time was over before.
     pub(super) replies: Option<Replies>,
+    /// How many replies there will be, unless the connection ends.
+    pub(super) count: usize,
     pub(super) begun: Instant,
     pub(super) limit: Instant,
 }
@@ -64,7 +68,14 @@ impl Connection {
     pub(super) fn send(self, commands: &Commands, limit: Instant) -> Sent {
         let begun = Instant::now();
         let replies = (begun < limit).then(|| self.wire.put(commands));
-        Sent { connection: self, replies, begun, limit }
+        Sent { connection: self, replies, count: commands.count(), begun, limit }
+    }
+
+    /// Returns the trial of scripts, if it was sent with the handshake and is not waited for yet.
+    pub(super) fn take_trial(&self, limit: Instant) -> Option<Sent> {
+        let replies = self.about.trial.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (connection, begun) = (self.clone(), Instant::now());
+        replies.map(|replies| Sent { connection, replies: Some(replies), count: 2, begun, limit })
     }
 
     /// Returns how many requests were answered and put; see [`Wire::counts`].
@@ -169,8 +180,8 @@ impl Connection {
 
 impl About {
     /// Describes a connection that was made just now. `shards` says whether it can listen to the channels of slots.
-    pub(super) fn new(connected: &Connected, shards: bool) -> Self {
-        let Connected { run, round_trip, tracks, .. } = connected;
+    pub(super) fn new(connected: &mut Connected, shards: bool) -> Self {
+        let Connected { run, round_trip, tracks, trial, .. } = connected;
         let about = Self {
             since: Instant::now(),
             round_trip: AtomicU64::new(u64::MAX),
@@ -181,6 +192,7 @@ impl About {
             listens: shards.then(Mutex::default),
             deaf: AtomicBool::new(false),
             tracks: *tracks,
+            trial: Mutex::new(trial.take()),
         };
         about.answered_within(*round_trip);
         about

@@ -34,7 +34,7 @@ use super::{
     settings::Settings,
     status::Status,
     stream::{Address, Resolver},
-    wire::{Replies, Values},
+    wire::Values,
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
@@ -66,9 +66,8 @@ pub(super) struct Connector {
     heard: Mutex<Option<Instant>>,
     /// Whether a server has left a transaction open, because it refused to execute it. No transaction is sent after that.
     pub(super) stuck: AtomicBool,
-    /// Whether the next connection tries scripts in the write of its handshake, and the replies of the one that is up.
+    /// Whether the next connection tries scripts in the write of its handshake.
     pub(super) tries_scripts: AtomicBool,
-    pub(super) trial: Mutex<Option<Replies>>,
     /// Whether the server knows no later protocol.
     pub(super) resp2: AtomicBool,
     /// How many attempts in a row ended when the server closed the connection on HELLO.
@@ -136,7 +135,6 @@ impl Connector {
             heard: Mutex::default(),
             stuck: AtomicBool::new(false),
             tries_scripts: AtomicBool::new(false),
-            trial: Mutex::default(),
             resp2: AtomicBool::new(false),
             closed_at_hello: AtomicU32::new(0),
             advice: shared.advice,
@@ -247,8 +245,8 @@ impl Connector {
         }
     }
 
-    /// Waits for the replies to what was sent. A connection that breaks or stays silent is replaced. If there is one reply, it is not an
-    /// error: that is [`Unanswered::Refused`].
+    /// Waits for the replies to what was sent. A connection that breaks or stays silent is replaced. The error of a single command is
+    /// [`Unanswered::Refused`]. Of several commands, some have no reply if the server has refused one and closed the connection.
     pub(super) async fn reply(&self, sent: &mut Sent) -> Result<Values, Unanswered> {
         // If another upkeep keeps the connection, its runtime may stand still.
         let epoch = sent.connection.epoch;
@@ -282,7 +280,7 @@ impl Connector {
                 Ok(replies) => {
                     connection.answered_within(begun.elapsed());
                     match &replies[..] {
-                        [Value::ServerError(error)] => Err(Unanswered::Refused(error.clone().into())),
+                        [Value::ServerError(error)] if sent.count == 1 => Err(Unanswered::Refused(error.clone().into())),
                         _ => Ok(replies),
                     }
                 }

@@ -102,6 +102,8 @@ impl Connector {
         }
         .map_err(|error| {
             self.closed_at_hello.fetch_add(u32::from(is_broken(&error)), Ordering::Relaxed);
+            // A proxy may close the connection because of a script.
+            self.tries_scripts.store(false, Ordering::Relaxed);
             self.refused(error, login.is_some())
         })?;
         // The guess would be permanent. So HELLO is tried once more: a balancer may have closed the connection because its server

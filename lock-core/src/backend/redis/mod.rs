@@ -46,7 +46,7 @@ mod wire;
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -54,7 +54,7 @@ use redis::{ConnectionInfo, Value, from_redis_value};
 use tokio::{
     runtime::Handle,
     task::coop::unconstrained,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 pub(crate) use self::provider::Provider;
@@ -62,7 +62,7 @@ use self::{
     cluster::Cluster,
     commands::Commands,
     connection::Connection,
-    connector::{Connector, Role},
+    connector::{Connector, Role, Unanswered},
     sentinel::Sentinels,
     settings::Settings,
     slot::Tag,
@@ -284,10 +284,11 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
         connector.query::<Value>(&Commands::one(["PING"])).await?;
     } else {
         let (begun, really) = (Instant::now(), std::time::Instant::now());
-        connector.tries_scripts.store(true, Ordering::Relaxed);
+        // Later, the former connection is killed first, and scripts may be held back.
+        connector.tries_scripts.store(connector.link.newest() == 0, Ordering::Relaxed);
         let connected = first_connection(connector, begun + limit).await;
         // No server can be quick enough for a clock that leaps to the next timer.
-        connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
+        let connection = connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
             true => BackendError::new(
                 ErrorKind::Backend,
                 format!(
@@ -298,26 +299,21 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
             .did_not_happen(),
             false => error,
         })?;
-        may_run_scripts(connector).await?;
+        may_run_scripts(connector, connection).await?;
     }
     Ok(Answer::new([]))
 }
 
 /// Whether the server has scripts, and the user may run them and what renewals and releases need. Otherwise no request could ever wait
 /// for a lock, keep it or release it. Other problems show in the first acquire.
-async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
-    let tried = connector.trial.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let tried = match tried {
-        Some(tried) => timeout(connector.limit(), tried).await,
-        None => Ok(Err(wire::closed())),
-    };
-    let replies = match tried {
-        Ok(Ok(replies)) => Ok(replies.into_vec()),
-        // It was not sent with the handshake, or its connection has ended.
-        Ok(Err(_)) => connector.query(&script::trial()).await,
+async fn may_run_scripts(connector: &Connector, connection: Connection) -> Result<(), BackendError> {
+    let limit = Instant::now() + connector.limit();
+    let mut sent = connection.take_trial(limit).unwrap_or_else(|| connection.send(&script::trial(), limit));
+    let replies = match connector.reply(&mut sent).await {
+        Ok(replies) => replies.into_vec(),
+        Err(Unanswered::Broken(_)) => connector.query::<Vec<Value>>(&script::trial()).await.unwrap_or_default(),
         Err(_) => return Ok(()),
     };
-    let Ok(replies) = replies else { return Ok(()) };
     let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());
     let mut errors = refused.map(|error| connector.refusal(error));
     errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)

@@ -6,7 +6,7 @@
 use std::{
     future::{Future, pending, poll_fn},
     pin::pin,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
 };
@@ -73,12 +73,11 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
             _ => jittered(pauses(short_lived - 2).0, random.random()),
         };
         let attempts = Attempts::new(&connector, silent, pause);
-        let connected = attempts.connect(&former, &calls, &mut random).await;
+        let mut connected = attempts.connect(&former, &calls, &mut random).await;
         let shards = connector.role == Role::Node && connected.listening;
-        let about = About::new(&connected, shards);
-        let Connected { wire, mut reader, address, run, id, listening, logins, killed, trial, .. } = connected;
+        let about = About::new(&mut connected, shards);
+        let Connected { wire, mut reader, address, run, id, listening, logins, killed, .. } = connected;
         connector.tries_scripts.store(false, Ordering::Relaxed);
-        *connector.trial.lock().unwrap_or_else(PoisonError::into_inner) = trial;
         let (connection, was_up) = connector.link.put_up(wire, about);
         metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {

@@ -72,6 +72,13 @@ impl Way {
         }
     }
 
+    /// Has the next attempt go to the same node, though the slot may not be its own yet.
+    pub(super) fn ask_again(&mut self) {
+        if let To::Slot(slot) = &mut self.to {
+            slot.ask_again();
+        }
+    }
+
     /// Takes note that a connection has broken, so that the next one is newer.
     pub(super) fn lost(&mut self, connection: &Connection) {
         self.after = connection.epoch;

@@ -130,6 +130,9 @@ impl Wire {
     /// Writes what was put as far as the stream takes it now. The reader writes the rest. Returns whether the connection is sound.
     pub(super) fn flush(&self) -> bool {
         let mut state = self.state();
+        if state.stream.is_none() {
+            return false;
+        }
         // The reader was not polled yet; its first poll writes.
         let Some(reader) = state.reader.clone() else { return true };
         let written = {
@@ -340,7 +343,7 @@ impl Input {
     }
 }
 
-pub(super) fn closed() -> RedisError {
+fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 

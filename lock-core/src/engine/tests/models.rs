@@ -355,6 +355,7 @@ fn what_there_is_to_do_is_never_slept_over() {
                 let until = core.step(false).until;
                 // As the task, which polls them then. Nothing leaves before that.
                 core.take_replies(&mut Vec::new());
+                core.note_sent();
                 if until > at(0) && store.asked.load(Ordering::Relaxed) < 2 {
                     core.wake.notified().await;
                 }

@@ -33,7 +33,9 @@ impl Cluster {
     /// Executes a batch, each slot's part at its node.
     pub(super) fn call(self: &Arc<Self>, batch: Batch) -> Reply<Answer> {
         let (count, epoch, parts) = (batch.len(), self.epoch(), self.parts(batch));
-        let can_send = is_real_time() && !parts.iter().any(|part| replicas::are_asked(&part.batch));
+        // As the engine was told: an earlier call may wait for a node.
+        let can_send =
+            self.sends_at_once() && is_real_time() && !parts.iter().any(|part| replicas::are_asked(&part.batch));
         let connections: Option<Vec<_>> =
             if can_send { parts.iter().map(|part| part.way.up()).collect() } else { None };
         // All parts leave at once, in this order.
@@ -54,14 +56,17 @@ impl Cluster {
 
     /// Cuts a batch by slot.
     fn parts(self: &Arc<Self>, batch: Batch) -> Vec<Part> {
+        let way_to = |slot| Way::to_slot(SlotWay::new(Arc::clone(self), slot));
+        if let [only] = &batch[..] {
+            return vec![Part { way: way_to(slot::of(only.key().wire())), batch, indices: Vec::new() }];
+        }
         let mut parts: Vec<Part> = Vec::new();
         let mut of_slot = HashMap::new();
         for (index, operation) in batch.into_iter().enumerate() {
             let slot = slot::of(operation.key().wire());
             let part = *of_slot.entry(slot).or_insert(parts.len());
             if part == parts.len() {
-                let way = Way::to_slot(SlotWay::new(Arc::clone(self), slot));
-                parts.push(Part { way, batch: Batch::new(), indices: Vec::new() });
+                parts.push(Part { way: way_to(slot), batch: Batch::new(), indices: Vec::new() });
             }
             parts[part].batch.push(operation);
             parts[part].indices.push(index);
@@ -108,7 +113,7 @@ impl Cluster {
 struct Part {
     way: Way,
     batch: Batch,
-    /// Where its operations stand in the batch.
+    /// Where its operations stand in the batch, if there are other parts.
     indices: Vec<usize>,
 }
 

@@ -111,6 +111,12 @@ impl SlotWay {
         }
     }
 
+    pub(in super::super) fn ask_again(&mut self) {
+        if !self.is_owner() {
+            self.asks = Some(Arc::clone(&self.node));
+        }
+    }
+
     /// Whether the next command has to be announced by `ASKING`.
     pub(in super::super) fn takes_up_asking(&mut self) -> bool {
         self.asks.take().is_some()
