@@ -6,6 +6,10 @@ use lock_core::{
     key::LockKey,
 };
 use lock_tests::{LONG, RedisServer, Reply, SOON, eventually};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy},
+    net::{TcpListener, TcpStream},
+};
 
 /// Gives rights to the user of the manager.
 async fn allow(server: &RedisServer, rights: &[&str]) {
@@ -63,5 +67,46 @@ async fn the_error_of_an_acquire_that_was_executed_in_part_says_that_it_may_have
     tokio::select! {
         () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
         () = work => {}
+    }
+}
+
+/// A proxy before `server` that refuses transactions, and closes the connection on them.
+async fn without_transactions(server: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+    let address = listener.local_addr().expect("a listener has an address").to_string();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(&server).await.expect("the server is up");
+            tokio::spawn(async move {
+                let (mut from_client, mut to_client) = client.split();
+                let (mut from_server, mut to_server) = server.split();
+                let forth = async {
+                    let mut buffer = vec![0; 65_536];
+                    loop {
+                        let read = from_client.read(&mut buffer).await?;
+                        if read == 0 || String::from_utf8_lossy(&buffer[..read]).contains("MULTI") {
+                            return Ok::<_, std::io::Error>(());
+                        }
+                        to_server.write_all(&buffer[..read]).await?;
+                    }
+                };
+                tokio::select! {
+                    _ = copy(&mut from_server, &mut to_client) => return,
+                    _ = forth => {}
+                }
+                let _ = to_client.write_all(b"-ERR unknown command 'MULTI'\r\n").await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_refused_as_the_connection_ends_is_followed_by_the_script() {
+    let server = RedisServer::start().await;
+    let address = without_transactions(server.address()).await;
+    let manager = LockManager::connect(server.url_at(&address)).await.expect("connects");
+    for key in ["first", "k"] {
+        manager.lock(key).ttl(LONG).await.expect("by the script").release().await.expect("held");
     }
 }
