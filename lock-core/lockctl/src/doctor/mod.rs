@@ -1,0 +1,203 @@
+//! `lockctl doctor`: checks whether servers are fit for locks.
+//!
+//! `place` reads what a URL names, `failover` finds the servers behind it, and `facts` asks each of them, over a `link` of its own. The
+//! checks are pure: they judge facts. The first connection is made by the library, so that errors and remedies are those of services.
+
+mod facts;
+mod failover;
+mod link;
+mod memory;
+mod persistence;
+mod place;
+mod replication;
+mod report;
+mod rights;
+mod traffic;
+mod verdict;
+
+use std::{
+    collections::HashSet,
+    io::{self, BufWriter},
+    time::Duration,
+};
+
+use self::{
+    facts::Facts,
+    failover::Server,
+    place::Place,
+    verdict::{Level, Row, Unknown, Verdict},
+};
+use crate::{
+    args::{self, Doctor},
+    exit::{CONFIG, Failure},
+    json,
+    terminal::{self, Paint},
+};
+
+/// The form of a URL.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Form {
+    Server,
+    Sentinels,
+    Cluster,
+}
+
+/// What checks are about, beside the facts of a server.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    ttl: Duration,
+    command_timeout: Duration,
+    form: Form,
+}
+
+/// Checks servers, and writes what was found.
+pub(crate) async fn doctor(server: &args::Server, args: Doctor) -> Result<i32, Failure> {
+    let urls = if args.urls.is_empty() { vec![server.url.clone()] } else { args.urls };
+    if urls.iter().any(|url| url.starts_with("memory:")) {
+        return Err(Failure::new(CONFIG, "could not check memory://: it is a store in one process; name a server"));
+    }
+    let builder = if let [url] = &*urls { server.builder().url(url) } else { server.builder().quorum(&urls) };
+    let mut rows = Vec::new();
+    let refused = match builder.connect().await {
+        Ok(manager) => {
+            // Its heartbeats would come between the questions.
+            drop(manager);
+            None
+        }
+        Err(error) if error.cause().is_none() => return Err(error.into()),
+        Err(error) => {
+            let failure = Failure::from(error);
+            let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), "see above"));
+            rows.push(Row::of_all("connection", Verdict::red(found, remedy)));
+            Some(failure.code())
+        }
+    };
+    let (mut context, mut runs, mut reached) = (
+        Context { ttl: args.ttl, command_timeout: server.command_timeout, form: Form::Server },
+        HashSet::new(),
+        Vec::new(),
+    );
+    for url in &urls {
+        let place = Place::of(url, server.command_timeout)
+            .map_err(|error| Failure::new(CONFIG, format!("could not read a URL: {}", error.category())))?;
+        let (servers, more) = match place {
+            Place::Server(access) => {
+                context.form = Form::Server;
+                (vec![Server { access, is_replica: false }], Vec::new())
+            }
+            Place::Service { service, sentinels, servers } => {
+                context.form = Form::Sentinels;
+                failover::service(&service, &sentinels, &servers, context.ttl).await
+            }
+            Place::Cluster(seeds) => {
+                context.form = Form::Cluster;
+                failover::cluster(&seeds).await
+            }
+        };
+        rows.extend(more);
+        for Server { access, is_replica } in servers {
+            let is_node = context.form == Form::Cluster;
+            match Facts::gather(access, is_replica, is_node, &server.prefix).await {
+                Ok(facts) => {
+                    if !is_replica {
+                        reached.push(facts.access.address());
+                        runs.extend(facts.field("run_id").ok().flatten().map(str::to_owned));
+                    }
+                    rows.extend(checks(&facts, context));
+                }
+                // The library has said it of its only server.
+                Err(_) if refused.is_some() && urls.len() == 1 && context.form == Form::Server => {}
+                Err((access, refusal)) => {
+                    let found = format!("does not answer this machine: {}", refusal.words);
+                    let verdict = if is_replica || urls.len() > 1 {
+                        Verdict::amber(
+                            found,
+                            "start it, or check that this machine can reach it: it may have to take over",
+                        )
+                    } else {
+                        Verdict::red(found, "start it, or check that this machine can reach it")
+                    };
+                    rows.push(Row { check: "connection", server: Some(access.address()), verdict });
+                }
+            }
+        }
+    }
+    if urls.len() > 1 {
+        rows.push(Row::of_all("quorum", quorum(urls.len(), reached.len(), runs.len())));
+    }
+    if refused.is_none() {
+        let found = format!("can acquire, renew and release locks at {}", reached.join(", "));
+        rows.insert(0, Row::of_all("connection", Verdict::green(found)));
+    }
+    rows.push(Row::of_all("timeouts", traffic::timeouts(args.ttl, server.command_timeout)));
+    let output = BufWriter::new(io::stdout().lock());
+    if args.json {
+        json::write(output, &report::json(&rows))?;
+    } else {
+        report::write(output, &rows, terminal::width(), Paint::of_stdout())?;
+    }
+    Ok(refused.unwrap_or(if report::worst(&rows) == Level::Red { CONFIG } else { 0 }))
+}
+
+/// Judges one server.
+fn checks(facts: &Facts, context: Context) -> Vec<Row> {
+    let server = Some(facts.access.address());
+    let Context { ttl, command_timeout, form } = context;
+    let all = [
+        ("version", Some(version(facts))),
+        ("role", Some(replication::role(facts, form))),
+        ("cluster", failover::state(facts)),
+        ("eviction", Some(memory::eviction(facts))),
+        ("memory", Some(memory::room(facts))),
+        ("persistence", Some(persistence::persistence(facts))),
+        ("replicas", (!facts.is_replica).then(|| replication::replicas(facts, form))),
+        ("min-replicas", (!facts.is_replica).then(|| replication::required(facts))),
+        ("failover", failover::of_node(facts, ttl)),
+        ("clock", Some(traffic::clock(facts))),
+        ("latency", Some(traffic::latency(facts, command_timeout))),
+        ("scripts", Some(memory::scripts(facts))),
+        ("clients", Some(traffic::clients(facts))),
+        ("timeout", Some(traffic::idle(facts))),
+        ("tcp-keepalive", Some(traffic::keepalive(facts))),
+        ("pubsub-buffer", Some(traffic::buffer(facts))),
+    ];
+    let all = all.into_iter().filter_map(|(check, verdict)| Some((check, verdict?.unwrap_or_else(Verdict::from))));
+    let rights = rights::verdicts(facts).into_iter().map(|verdict| ("rights", verdict));
+    all.chain(rights).map(|(check, verdict)| Row { check, server: server.clone(), verdict }).collect()
+}
+
+/// The versions are those of docs/compatibility.md.
+fn version(facts: &Facts) -> Result<Verdict, Unknown> {
+    if let Some(valkey) = facts.field("valkey_version")? {
+        return Ok(Verdict::green(format!("Valkey {valkey}")));
+    }
+    let version = facts.field("redis_version")?.unwrap_or("of an unknown version");
+    let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
+    let found = format!("Redis {version}");
+    Ok(match major {
+        Some(..6) => Verdict::red(format!("{found}: the library needs 6"), "use Redis 7 or newer, or Valkey"),
+        Some(6) => {
+            Verdict::amber(format!("{found}: works, but waiters in a cluster poll"), "use Redis 7 or newer, or Valkey")
+        }
+        _ => Verdict::green(found),
+    })
+}
+
+/// Judges the servers of a quorum together: how many there are, how many answer, and how many of these are different ones.
+fn quorum(named: usize, reached: usize, different: usize) -> Verdict {
+    let found = format!("{reached} of {named} servers answer");
+    if reached * 2 <= named {
+        Verdict::red(format!("{found}: no lock can be acquired"), "start the others")
+    } else if different != 0 && different < reached {
+        Verdict::red(format!("{found}, and only {different} are different ones"), "name independent servers")
+    } else if reached < named {
+        Verdict::amber(found, "start the others")
+    } else if named % 2 == 0 {
+        Verdict::amber(
+            format!("{found}: they survive no more failures than {} would", named - 1),
+            "name an odd number of servers",
+        )
+    } else {
+        Verdict::green(format!("{found}; locks go on while {} are down", named / 2))
+    }
+}
