@@ -24,7 +24,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     args::{Args, Command},
@@ -39,22 +39,26 @@ fn main() {
 fn code() -> i32 {
     #[cfg(unix)]
     if let Some(kill_after) = watcher::asked_for() {
-        return ended(watcher::watch(kill_after));
+        return ended(runtime().and_then(|runtime| {
+            // For its signals.
+            let _entered = runtime.enter();
+            watcher::watch(kill_after)
+        }));
     }
-    let args = match Args::try_parse() {
-        Ok(args) => args,
+    match Args::try_parse() {
+        Ok(args) => ended(runtime().and_then(|runtime| runtime.block_on(perform(args)))),
         Err(error) => {
             // `--help` and `--version` are not mistakes. Where their text cannot be written, nobody reads it.
             let _ = error.print();
-            return if error.use_stderr() { USAGE } else { 0 };
+            if error.use_stderr() { USAGE } else { 0 }
         }
-    };
-    // One thread is enough: nothing here computes, and a lease is renewed while a command runs beside.
-    let done = match Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(perform(args)),
-        Err(error) => Err(Failure::new(OS_ERROR, format!("could not start: {error}; check the limits of the system"))),
-    };
-    ended(done)
+    }
+}
+
+/// One thread is enough: nothing here computes, and a lease is renewed while a command runs beside.
+fn runtime() -> Result<Runtime, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::new(OS_ERROR, format!("could not start: {error}; check the limits of the system")))
 }
 
 /// Says why it failed, if it did, and returns the exit code.

@@ -187,7 +187,8 @@ const RIGHTS: [(Need, &str, &str); 46] = [
     (Need::Locks, "+zrevrangebyscore", "ZREVRANGEBYSCORE KEY 1 0"),
     (Need::Locks, "+zremrangebyscore", "ZREMRANGEBYSCORE KEY 0 1"),
     (Need::Locks, "+ping", "PING"),
-    (Need::Locks, "+hello", "HELLO 2"),
+    // A server has it for all users, and a proxy may not have it.
+    (Need::Messages, "+hello", "HELLO 2"),
     (Need::Looks, "+info", "INFO server"),
     (Need::Names, "+client|setname", "CLIENT SETNAME lockctl-doctor"),
     (Need::Ends, "+client|id", "CLIENT ID"),
