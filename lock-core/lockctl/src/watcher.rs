@@ -111,7 +111,8 @@ enum Order {
 /// would stand in messages and completions.
 pub(crate) fn asked_for() -> Option<Duration> {
     let mut arguments = env::args_os().skip(1);
-    let time = arguments.next().filter(|name| name == NAME).and(arguments.next())?;
+    let _ = arguments.next().filter(|name| name == NAME)?;
+    let time = arguments.next()?;
     humantime::parse_duration(time.to_str()?.strip_prefix(KILL_AFTER)?).ok()
 }
 

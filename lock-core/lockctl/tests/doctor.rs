@@ -1,12 +1,15 @@
 //! `lockctl doctor`.
 
+mod rights;
+mod topologies;
+
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::{
     fake::{Fake, Says},
-    support::{Done, Server, eventually, free_port, lockctl, on_terminal},
+    support::{Done, Server, free_port, lockctl, on_terminal},
 };
 
 /// A report, as programs read it.
@@ -17,9 +20,15 @@ struct Report {
 
 impl Report {
     fn of(url: &str, arguments: &[&str]) -> Self {
+        Self::with(url, arguments, &[])
+    }
+
+    fn with(url: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let ttl = if arguments.iter().any(|argument| argument.starts_with("--ttl")) { &[][..] } else { &["--ttl=60s"] };
         let mut lockctl = lockctl(url, &[&["doctor", "--json"], ttl, arguments].concat());
-        let done = Done::of(lockctl.env("LOCK_COMMAND_TIMEOUT", "10s").output().expect("it starts"));
+        let done = Done::of(
+            lockctl.envs(environment.iter().copied()).env("LOCK_COMMAND_TIMEOUT", "10s").output().expect("it starts"),
+        );
         let json = serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"));
         assert_eq!(done.err, "");
         Self { code: done.code, json }
@@ -207,94 +216,6 @@ fn the_server_is_compared_with_the_times_of_services() {
     report.says("latency", "red", "too long for a command timeout of 1s");
 }
 
-/// Returns the rights that docs/protocol.md lists, and what comes before them.
-fn rights() -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
-    let page = std::fs::read_to_string(path).expect("the page is there");
-    let (_, block) = page.split_once("ACL SETUSER shop").expect("the line is there");
-    let block = block.split("```").next().unwrap_or_default();
-    block.split_whitespace().map(str::to_owned).collect()
-}
-
-#[test]
-fn each_right_of_the_protocol_is_tried_and_named_if_it_is_missing() {
-    let server = healthy();
-    let url = server.url.replace("redis://", "redis://shop:password@");
-    let user = |more: &[&str]| {
-        let rights = rights();
-        let line: Vec<_> =
-            ["ACL", "SETUSER", "shop", "reset"].into_iter().chain(rights.iter().map(String::as_str)).collect();
-        let _: String = server.call(&[&*line, &["+scan", "+getrange", "+config|get"], more].concat());
-        Report::of(&url, &["--prefix=shop:"])
-    };
-    let all = user(&[]);
-    assert_eq!((all.sick(), all.code), (Vec::new(), Some(0)), "{}", all.json);
-    all.says("rights", "green", "the user shop has all");
-    let mut tried = 0;
-    // A server refuses HELLO to nobody.
-    for right in rights().iter().filter(|right| right.starts_with('+') && *right != "+hello") {
-        let report = user(&[&right.replace('+', "-")]);
-        let said = report.said("rights");
-        assert!(
-            said.contains(&format!("lacks {right}: ")) && said.contains(&format!("ACL SETUSER shop {right}")),
-            "{right}: {said}"
-        );
-        tried += 1;
-    }
-    assert_eq!(tried, 37);
-    for (without, level, words) in [
-        ("-zadd", "red", "lacks +zadd: locks fail"),
-        ("-publish", "amber", "waiters poll"),
-        ("resetchannels", "amber", "lacks &lock-core:calls:*"),
-        ("-scan", "amber", "lockctl list"),
-        ("-multi", "amber", "free keys are acquired by the script"),
-    ] {
-        user(&[without]).says("rights", level, words);
-    }
-    user(&["resetkeys", "~shop:*"]).says("rights", "red", "lacks ~{*}lock-core:*");
-    user(&["resetkeys", "~{*}lock-core:*"]).says("rights", "red", "lacks ~shop:*");
-    Report::of(&url, &[]).says("rights", "amber", "give --prefix what the keys of the services begin with");
-    let keys: Vec<String> = server.call(&["KEYS", "*"]);
-    assert!(
-        keys.iter().all(|key| key.starts_with("shop:lock-core:doctor:")),
-        "only a probe that could not be deleted: {keys:?}"
-    );
-}
-
-#[test]
-fn what_the_user_may_not_ask_is_amber_and_says_how_to_allow_it() {
-    let server = healthy();
-    let _: String = server.call(&[
-        "ACL",
-        "SETUSER",
-        "shop",
-        "on",
-        ">password",
-        "allkeys",
-        "allchannels",
-        "+@all",
-        "-info",
-        "-config",
-        "-time",
-    ]);
-    let report = Report::of(&server.url.replace("redis://", "redis://shop:password@"), &[]);
-    for check in
-        ["version", "role", "eviction", "memory", "persistence", "replicas", "min-replicas", "scripts", "clients"]
-    {
-        report.says(
-            check,
-            "amber",
-            "could not be checked: the user shop may not run INFO; to allow it: ACL SETUSER shop +info",
-        );
-    }
-    for check in ["timeout", "tcp-keepalive", "pubsub-buffer"] {
-        report.says(check, "amber", "as an administrator, with +config|get");
-    }
-    report.says("clock", "amber", "could not be checked: the user shop may not run TIME");
-    // The locks themselves need TIME.
-    report.says("rights", "red", "lacks +time");
-}
-
 #[test]
 fn servers_that_cannot_be_reached_or_logged_in_to_have_the_codes_of_other_commands() {
     const SECRET: &str = "hush-hush";
@@ -312,123 +233,6 @@ fn servers_that_cannot_be_reached_or_logged_in_to_have_the_codes_of_other_comman
         assert_eq!((done.code, done.out.as_str(), done.err.lines().count()), (Some(code), "", 1), "{done:?}");
         assert!(done.err.starts_with("lockctl: could not ") && !done.err.contains(SECRET), "{done:?}");
     }
-}
-
-#[test]
-fn replicas_are_looked_at_from_both_sides() {
-    // A replica that has to copy all data waits for this long.
-    let (primary, replica) = (Server::start_with("repl-diskless-sync-delay 600"), Server::start());
-    let port = primary.address().rsplit(':').next().expect("a port");
-    let _: String = replica.call(&["REPLICAOF", "127.0.0.1", port]);
-    let info = || primary.call::<String>(&["INFO", "replication"]);
-    eventually("the replica is connected", || info().contains("state=wait_bgsave"));
-    Report::of(&primary.url, &[]).says("replicas", "amber", "is not in sync yet (wait_bgsave)");
-    let report = Report::of(&replica.url, &["--command-timeout=1s"]);
-    report.says("role", "red", "the server is a replica: it takes no locks");
-    report.says("connection", "red", "replica");
-    set(&primary, "repl-diskless-sync-delay", "0");
-    eventually("the replica is in sync", || info().contains("state=online") && info().contains(",lag=0"));
-    let report = Report::of(&primary.url, &[]);
-    report.says("replicas", "green", "1 in sync");
-    report.says(
-        "min-replicas",
-        "amber",
-        "a primary that is cut off grants leases that a failover forgets; add a second replica",
-    );
-    set(&primary, "min-replicas-to-write", "1");
-    Report::of(&primary.url, &[]).says("min-replicas", "amber", "the loss of one stops all locks");
-}
-
-#[test]
-fn sentinels_are_asked_for_the_primary_and_what_may_replace_it() {
-    let (primary, replica) = (Server::start(), Server::start());
-    let port = |server: &Server| server.address().rsplit(':').next().expect("a port").to_owned();
-    let _: String = replica.call(&["REPLICAOF", "127.0.0.1", &port(&primary)]);
-    set(&primary, "repl-diskless-sync-delay", "0");
-    set(&replica, "maxmemory-policy", "allkeys-lru");
-    set(&replica, "maxmemory", "1gb");
-    let sentinel = Server::sentinel(&format!("sentinel monitor shop 127.0.0.1 {} 1", port(&primary)));
-    eventually("the sentinel knows the replica", || {
-        let replicas: Vec<redis::Value> = sentinel.call(&["SENTINEL", "REPLICAS", "shop"]);
-        !replicas.is_empty()
-    });
-    let report = Report::of(&format!("redis+sentinel://{}/shop", sentinel.address()), &[]);
-    report.says("connection", "green", primary.address());
-    report.says("sentinels", "amber", "only 1: when the machine of one is lost, there is no failover");
-    report.says("failover", "green", "takes up to 33s, as down-after-milliseconds says; leases of 1m survive it");
-    report.says("eviction", "red", "allkeys-lru");
-    let evicting = report.json["checks"].as_array().expect("an array").iter().find(|row| row["level"] == "red");
-    assert_eq!(evicting.map(|row| row["server"].as_str()), Some(Some(replica.address())), "{}", report.json);
-    report.says("role", "green", "a replica, whose link to the primary is ");
-    let short = Report::of(&format!("redis+sentinel://{}/shop", sentinel.address()), &["--ttl=31s"]);
-    short.says(
-        "failover",
-        "amber",
-        "leases of 31s do not survive it; lower down-after-milliseconds, or raise the ttl to 51s",
-    );
-    // Of three that are named, two do not answer.
-    let urls = format!("redis+sentinel://{},127.0.0.1:1,127.0.0.1:2/shop", sentinel.address());
-    Report::of(&urls, &[]).says("sentinels", "red", "1 of 3 answer; 127.0.0.1:1: Connection refused");
-}
-
-#[test]
-fn nodes_of_a_cluster_are_found_and_slots_without_one_are_red() {
-    let node = Server::start_with("cluster-enabled yes\ncluster-node-timeout 1500");
-    let _: String = node.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    let state = || node.call::<String>(&["CLUSTER", "INFO"]);
-    eventually("the cluster is up", || state().contains("cluster_state:ok"));
-    let url = node.url.replace("redis://", "redis+cluster://");
-    let report = Report::of(&url, &[]);
-    report.says("connection", "green", node.address());
-    report.says("cluster", "green", "all slots have a node; 1 primaries");
-    report.says("failover", "green", "takes up to 4s 500ms, as cluster-node-timeout says");
-    report.says("replicas", "amber", "none: no server can take over");
-    report.says("rights", "green", "");
-    Report::of(&node.url, &[]).says("role", "red", "write redis+cluster://");
-    let _: String = node.call(&[
-        "ACL",
-        "SETUSER",
-        "shop",
-        "on",
-        ">password",
-        "allkeys",
-        "allchannels",
-        "+@all",
-        "-spublish",
-        "-asking",
-    ]);
-    let limited = Report::of(&url.replace("redis+cluster://", "redis+cluster://shop:password@"), &[]);
-    limited.says("rights", "red", "lacks +asking: the nodes of the cluster are not found, or keys that move fail");
-    limited.says("rights", "amber", "lacks +spublish: waiters poll");
-    let _: String = node.call(&["CLUSTER", "DELSLOTS", "7"]);
-    Report::of(&url, &[]).says("cluster", "red", "16383 of 16384 slots have a node");
-}
-
-#[test]
-fn servers_of_a_quorum_are_counted() {
-    let servers = [healthy(), healthy(), healthy()];
-    let urls: Vec<_> = servers.iter().map(|server| &*server.url).collect();
-    let report = Report::of("redis://127.0.0.1:1", &urls);
-    assert_eq!((report.sick(), report.code), (Vec::new(), Some(0)), "{}", report.json);
-    report.says("quorum", "green", "3 of 3 servers answer; locks go on while 1 are down");
-    set(&servers[1], "maxmemory", "1gb");
-    set(&servers[1], "maxmemory-policy", "volatile-ttl");
-    let report = Report::of("", &urls);
-    assert_eq!((report.sick(), report.code), (vec!["eviction"], Some(78)));
-    let done = servers[0].done(&[&["doctor"], &*urls].concat());
-    let shown: Vec<_> = done.out.lines().filter(|line| line.contains(" eviction ")).collect();
-    assert!(
-        shown[0].starts_with("✗ red    eviction") && shown[0].contains(&format!("{}: ", servers[1].address())),
-        "{done:?}"
-    );
-    let (first, last) = (servers[0].address(), servers[2].address());
-    assert!(shown[1].contains(&format!("{first}, {last}: maxmemory-policy is noeviction")), "{done:?}");
-    let down = format!("redis://127.0.0.1:{}", free_port());
-    let report = Report::of("", &[urls[0], urls[2], &down]);
-    report.says("quorum", "amber", "2 of 3 servers answer");
-    report.says("connection", "amber", "does not answer this machine: Connection refused");
-    let twice = urls[0].replace("127.0.0.1", "localhost");
-    Report::of("", &[urls[0], urls[2], &twice]).says("quorum", "red", "only 2 are different ones");
 }
 
 #[test]
@@ -460,4 +264,24 @@ fn lines_are_for_people_with_colours_on_a_terminal_only() {
         "{plain:?}"
     );
     assert!(plain.out.lines().all(|line| line.trim_end().chars().count() <= 80), "{plain:?}");
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn a_server_is_asked_through_tls_too() {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate can be made");
+    let folder = std::env::temp_dir().join(format!("lockctl-{}-tls", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert, own.cert.pem()).expect("a file");
+    std::fs::write(&key, own.signing_key.serialize_pem()).expect("a file");
+    let (cert, port) = (cert.display().to_string(), free_port());
+    let lines = format!("tls-port {port}\ntls-cert-file {cert}\ntls-key-file {}\ntls-auth-clients no", key.display());
+    let _server = Server::start_with(&format!("appendonly yes\nappendfsync always\n{lines}"));
+    let report = Report::with(&format!("rediss://localhost:{port}"), &[], &[("SSL_CERT_FILE", &cert)]);
+    assert_eq!((report.sick(), report.code), (Vec::new(), Some(0)), "{}", report.json);
+    let stranger = Report::of(&format!("rediss://localhost:{port}"), &[]);
+    stranger.says("connection", "red", "has a certificate of an issuer that is not trusted");
+    assert_eq!(stranger.sick(), ["connection"]);
+    let _ = std::fs::remove_dir_all(folder);
 }

@@ -41,16 +41,8 @@ pub(super) struct Offset {
 
 impl Facts {
     /// Asks a server. Nothing is written but a probe below the prefix, which is deleted.
-    pub(super) async fn gather(
-        access: Access,
-        is_replica: bool,
-        is_node: bool,
-        prefix: &str,
-    ) -> Result<Self, (Access, Refusal)> {
-        let mut link = match Link::open(&access).await {
-            Ok(link) => link,
-            Err(refusal) => return Err((access, refusal)),
-        };
+    pub(super) async fn gather(access: Access, is_replica: bool, is_node: bool, prefix: &str) -> Result<Self, Refusal> {
+        let mut link = Link::open(&access).await?;
         let info = link.text(&["INFO"]).await;
         let mut settings = Vec::with_capacity(SETTINGS.len());
         for name in SETTINGS {
@@ -117,7 +109,7 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 
 async fn setting(link: &mut Link, name: &str) -> Result<String, Refusal> {
     let reply = link.ask(&["CONFIG", "GET", name]).await?;
-    let pairs: Vec<String> = from_redis_value(reply).map_err(|error| redis::RedisError::from(error))?;
+    let pairs: Vec<String> = from_redis_value(reply).map_err(redis::RedisError::from)?;
     let missing = || Refusal { code: String::new(), words: format!("the server has no setting {name}") };
     pairs.into_iter().nth(1).ok_or_else(missing)
 }

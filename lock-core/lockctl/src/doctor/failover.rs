@@ -174,7 +174,7 @@ fn nodes(seed: &Access, slots: Value) -> Vec<Server> {
             let Some(port) = parts.next().and_then(|port| from_redis_value::<u16>(port).ok()) else { continue };
             // A node that does not know its own name leaves it out.
             let host = host.filter(|host| !host.is_empty() && host != "?");
-            let Some(host) = host.as_deref().or(seed.host()) else { continue };
+            let Some(host) = host.as_deref().or_else(|| seed.host()) else { continue };
             let access = seed.at(host, port);
             if all.iter().all(|known| known.access.address() != access.address()) {
                 all.push(Server { access, is_replica: number > 0 });

@@ -48,6 +48,8 @@ struct Context {
     ttl: Duration,
     command_timeout: Duration,
     form: Form,
+    /// Whether the servers are those of a quorum, which goes on without some.
+    is_quorum: bool,
 }
 
 /// Checks servers, and writes what was found.
@@ -57,92 +59,98 @@ pub(crate) async fn doctor(server: &args::Server, args: Doctor) -> Result<i32, F
         return Err(Failure::new(CONFIG, "could not check memory://: it is a store in one process; name a server"));
     }
     let builder = if let [url] = &*urls { server.builder().url(url) } else { server.builder().quorum(&urls) };
-    let mut rows = Vec::new();
     let refused = match builder.connect().await {
-        Ok(manager) => {
-            // Its heartbeats would come between the questions.
-            drop(manager);
-            None
-        }
+        // Nothing is kept of it: its heartbeats would come between the questions.
+        Ok(_) => None,
         Err(error) if error.cause().is_none() => return Err(error.into()),
-        Err(error) => {
-            let failure = Failure::from(error);
-            let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), "see above"));
-            rows.push(Row::of_all("connection", Verdict::red(found, remedy)));
-            Some(failure.code())
-        }
+        Err(error) => Some(Failure::from(error)),
     };
-    let (mut context, mut runs, mut reached) = (
-        Context { ttl: args.ttl, command_timeout: server.command_timeout, form: Form::Server },
-        HashSet::new(),
-        Vec::new(),
-    );
+    let (mut rows, mut reached) = (Vec::new(), Vec::new());
     for url in &urls {
-        let place = Place::of(url, server.command_timeout)
-            .map_err(|error| Failure::new(CONFIG, format!("could not read a URL: {}", error.category())))?;
-        let (servers, more) = match place {
-            Place::Server(access) => {
-                context.form = Form::Server;
-                (vec![Server { access, is_replica: false }], Vec::new())
-            }
-            Place::Service { service, sentinels, servers } => {
-                context.form = Form::Sentinels;
-                failover::service(&service, &sentinels, &servers, context.ttl).await
-            }
-            Place::Cluster(seeds) => {
-                context.form = Form::Cluster;
-                failover::cluster(&seeds).await
-            }
+        let context = Context {
+            ttl: args.ttl,
+            command_timeout: server.command_timeout,
+            form: Form::Server,
+            is_quorum: urls.len() > 1,
         };
-        rows.extend(more);
-        for Server { access, is_replica } in servers {
-            let is_node = context.form == Form::Cluster;
-            match Facts::gather(access, is_replica, is_node, &server.prefix).await {
-                Ok(facts) => {
-                    if !is_replica {
-                        reached.push(facts.access.address());
-                        runs.extend(facts.field("run_id").ok().flatten().map(str::to_owned));
-                    }
-                    rows.extend(checks(&facts, context));
-                }
-                // The library has said it of its only server.
-                Err(_) if refused.is_some() && urls.len() == 1 && context.form == Form::Server => {}
-                Err((access, refusal)) => {
-                    let found = format!("does not answer this machine: {}", refusal.words);
-                    let verdict = if is_replica || urls.len() > 1 {
-                        Verdict::amber(
-                            found,
-                            "start it, or check that this machine can reach it: it may have to take over",
-                        )
-                    } else {
-                        Verdict::red(found, "start it, or check that this machine can reach it")
-                    };
-                    rows.push(Row { check: "connection", server: Some(access.address()), verdict });
-                }
-            }
-        }
+        look(url, &server.prefix, context, &mut rows, &mut reached).await?;
     }
     if urls.len() > 1 {
-        rows.push(Row::of_all("quorum", quorum(urls.len(), reached.len(), runs.len())));
-    }
-    if refused.is_none() {
-        let found = format!("can acquire, renew and release locks at {}", reached.join(", "));
-        rows.insert(0, Row::of_all("connection", Verdict::green(found)));
+        rows.push(Row::of_all("quorum", quorum(urls.len(), &reached)));
     }
     rows.push(Row::of_all("timeouts", traffic::timeouts(args.ttl, server.command_timeout)));
+    if let Some(failure) = &refused {
+        if let ([_], true) = (&*urls, reached.is_empty()) {
+            // The library says it of the only server, and better.
+            rows.retain(|row| row.check != "connection");
+        }
+        let (found, remedy) = failure.message().split_once("; ").unwrap_or_default();
+        rows.insert(0, Row::of_all("connection", Verdict::red(found, remedy)));
+    } else {
+        let names: Vec<_> = reached.iter().map(|(address, _)| &**address).collect();
+        let found = format!("can acquire, renew and release locks at {}", names.join(", "));
+        rows.insert(0, Row::of_all("connection", Verdict::green(found)));
+    }
     let output = BufWriter::new(io::stdout().lock());
     if args.json {
         json::write(output, &report::json(&rows))?;
     } else {
         report::write(output, &rows, terminal::width(), Paint::of_stdout())?;
     }
-    Ok(refused.unwrap_or(if report::worst(&rows) == Level::Red { CONFIG } else { 0 }))
+    let code = if report::worst(&rows) == Level::Red { CONFIG } else { 0 };
+    Ok(refused.map_or(code, |failure| failure.code()))
+}
+
+/// Checks the servers of a URL. Adds those that take locks to `reached`, with the number of their run if it is known.
+async fn look(
+    url: &str,
+    prefix: &str,
+    mut context: Context,
+    rows: &mut Vec<Row>,
+    reached: &mut Vec<(String, Option<String>)>,
+) -> Result<(), Failure> {
+    let place = Place::of(url, context.command_timeout)
+        .map_err(|error| Failure::new(CONFIG, format!("could not read a URL: {}", error.category())))?;
+    let (servers, more) = match place {
+        Place::Server(access) => (vec![Server { access, is_replica: false }], Vec::new()),
+        Place::Service { service, sentinels, servers } => {
+            context.form = Form::Sentinels;
+            failover::service(&service, &sentinels, &servers, context.ttl).await
+        }
+        Place::Cluster(seeds) => {
+            context.form = Form::Cluster;
+            failover::cluster(&seeds).await
+        }
+    };
+    rows.extend(more);
+    for Server { access, is_replica } in servers {
+        let address = access.address();
+        match Facts::gather(access, is_replica, context.form == Form::Cluster, prefix).await {
+            Ok(facts) => {
+                if !is_replica {
+                    reached.push((address, facts.field("run_id").ok().flatten().map(str::to_owned)));
+                }
+                rows.extend(checks(&facts, context));
+            }
+            Err(refusal) => {
+                let found = format!("does not answer this machine: {}", refusal.words);
+                let remedy = "start it, or check that this machine can reach it";
+                let verdict = if is_replica || context.is_quorum {
+                    Verdict::amber(found, format!("{remedy}: it may have to take over"))
+                } else {
+                    Verdict::red(found, remedy)
+                };
+                rows.push(Row { check: "connection", server: Some(address), verdict });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Judges one server.
 fn checks(facts: &Facts, context: Context) -> Vec<Row> {
     let server = Some(facts.access.address());
-    let Context { ttl, command_timeout, form } = context;
+    let Context { ttl, command_timeout, form, .. } = context;
     let all = [
         ("version", Some(version(facts))),
         ("role", Some(replication::role(facts, form))),
@@ -183,21 +191,23 @@ fn version(facts: &Facts) -> Result<Verdict, Unknown> {
     })
 }
 
-/// Judges the servers of a quorum together: how many there are, how many answer, and how many of these are different ones.
-fn quorum(named: usize, reached: usize, different: usize) -> Verdict {
+/// Judges the servers of a quorum together: how many there are, how many answer, and whether each of these is another one.
+fn quorum(named: usize, reached: &[(String, Option<String>)]) -> Verdict {
+    let runs: HashSet<_> = reached.iter().map(|(address, run)| run.as_ref().unwrap_or(address)).collect();
+    let (reached, different) = (reached.len(), runs.len());
     let found = format!("{reached} of {named} servers answer");
     if reached * 2 <= named {
         Verdict::red(format!("{found}: no lock can be acquired"), "start the others")
-    } else if different != 0 && different < reached {
+    } else if different < reached {
         Verdict::red(format!("{found}, and only {different} are different ones"), "name independent servers")
     } else if reached < named {
         Verdict::amber(found, "start the others")
-    } else if named % 2 == 0 {
+    } else if named.is_multiple_of(2) {
         Verdict::amber(
             format!("{found}: they survive no more failures than {} would", named - 1),
             "name an odd number of servers",
         )
     } else {
-        Verdict::green(format!("{found}; locks go on while {} are down", named / 2))
+        Verdict::green(format!("{found}; locks go on while {} of them are down", named / 2))
     }
 }
