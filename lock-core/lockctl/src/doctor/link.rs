@@ -26,7 +26,7 @@ pub(super) struct Refusal {
 impl Refusal {
     /// Returns whether the user may not do it. Of `EXEC` the server says it in other words than of other commands.
     pub(super) fn is_denied(&self) -> bool {
-        self.code == "NOPERM" || self.words.contains("no permissions")
+        self.code == "NOPERM" || self.words.contains("has no permissions")
     }
 
     /// Returns whether the server does not have the command.
@@ -110,8 +110,8 @@ async fn encrypt(stream: TcpStream, host: &str) -> io::Result<impl AsyncRead + A
 
 /// The library has refused such a URL before.
 #[cfg(not(feature = "tls"))]
-async fn encrypt(_: TcpStream, _: &str) -> io::Result<TcpStream> {
-    Err(io::ErrorKind::Unsupported.into())
+fn encrypt(_: TcpStream, _: &str) -> std::future::Ready<io::Result<TcpStream>> {
+    std::future::ready(Err(io::ErrorKind::Unsupported.into()))
 }
 
 fn late(limit: Duration) -> io::Error {

@@ -152,7 +152,7 @@ fn checks(facts: &Facts, context: Context) -> Vec<Row> {
     let server = Some(facts.access.address());
     let Context { ttl, command_timeout, form, .. } = context;
     let all = [
-        ("version", Some(version(facts))),
+        ("version", Some(version(facts, form))),
         ("role", Some(replication::role(facts, form))),
         ("cluster", failover::state(facts)),
         ("eviction", Some(memory::eviction(facts))),
@@ -175,18 +175,17 @@ fn checks(facts: &Facts, context: Context) -> Vec<Row> {
 }
 
 /// The versions are those of docs/compatibility.md.
-fn version(facts: &Facts) -> Result<Verdict, Unknown> {
+fn version(facts: &Facts, form: Form) -> Result<Verdict, Unknown> {
     if let Some(valkey) = facts.field("valkey_version")? {
         return Ok(Verdict::green(format!("Valkey {valkey}")));
     }
     let version = facts.field("redis_version")?.unwrap_or("of an unknown version");
-    let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
-    let found = format!("Redis {version}");
-    Ok(match major {
-        Some(..6) => Verdict::red(format!("{found}: the library needs 6"), "use Redis 7 or newer, or Valkey"),
-        Some(6) => {
-            Verdict::amber(format!("{found}: works, but waiters in a cluster poll"), "use Redis 7 or newer, or Valkey")
-        }
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    let (found, newer) = (format!("Redis {version}"), "use Redis 7 or newer, or Valkey");
+    Ok(match (numbers.next(), numbers.next()) {
+        (Some(..6), _) => Verdict::red(format!("{found}: the library needs 6"), newer),
+        (Some(6), _) if form == Form::Cluster => Verdict::amber(format!("{found}: waiters in a cluster poll"), newer),
+        (Some(6), Some(..2)) => Verdict::amber(format!("{found}: was not tested"), newer),
         _ => Verdict::green(found),
     })
 }

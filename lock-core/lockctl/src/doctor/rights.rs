@@ -98,10 +98,12 @@ pub(super) async fn missing(access: &Access, mut link: Link, probe: &str, is_nod
         if !refusal.is_denied() && !refusal.is_unknown() {
             continue;
         }
-        let right = if refusal.words.contains("of the keys") {
-            if words.contains(&&*own) { "~{*}lock-core:*".to_owned() } else { keys_of(probe) }
-        } else if refusal.words.contains("of the channels") {
+        // Such as `this user has no permissions to access one of the keys used as arguments`, or `No permissions to access a key`.
+        let is_of_place = refusal.words.contains("ermissions to access");
+        let right = if is_of_place && refusal.words.contains("channel") {
             if words.contains(&&*shard) { "&{*}lock-core:calls:*" } else { "&lock-core:calls:*" }.to_owned()
+        } else if is_of_place {
+            if words.contains(&&*own) { "~{*}lock-core:*".to_owned() } else { keys_of(probe) }
         } else {
             right.to_owned()
         };

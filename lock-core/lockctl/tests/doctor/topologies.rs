@@ -67,7 +67,9 @@ fn sentinels_are_asked_for_the_primary_and_what_may_replace_it() {
 #[test]
 fn nodes_of_a_cluster_are_found_and_slots_without_one_are_red() {
     let node = Server::start_with("cluster-enabled yes\ncluster-node-timeout 1500");
-    let _: String = node.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let slots = slots.iter().map(String::as_str);
+    let _: String = node.call(&["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect::<Vec<_>>());
     let state = || node.call::<String>(&["CLUSTER", "INFO"]);
     eventually("the cluster is up", || state().contains("cluster_state:ok"));
     let url = node.url.replace("redis://", "redis+cluster://");
