@@ -37,6 +37,7 @@ pub(crate) async fn list(server: &Server, args: List) -> Result<i32, Failure> {
 /// Writes the keys once.
 async fn look(manager: &LockManager, args: &List) -> Result<(), Failure> {
     let mut keys = manager.list(&args.begin).await?;
+    let missing = keys.first().and_then(missing);
     if args.waiting {
         keys.retain(|info| !info.waiters().is_empty());
     }
@@ -51,7 +52,11 @@ async fn look(manager: &LockManager, args: &List) -> Result<(), Failure> {
     } else if keys.is_empty() {
         output.flush()?;
         // The standard output has no table, so that scripts can count its lines.
-        warn(if args.waiting { "no key is waited for" } else { "no key is held or waited for" });
+        warn(match (args.waiting, &missing) {
+            (false, _) => "no key is held or waited for",
+            (true, None) => "no key is waited for",
+            (true, Some(_)) => "no process that answered waits for a key",
+        });
     } else {
         let rows: Vec<_> = keys.iter().map(row).collect();
         table::write(output, TITLES, &rows, width, |row, column, text| match row.map(|row| &keys[row]) {
@@ -60,9 +65,9 @@ async fn look(manager: &LockManager, args: &List) -> Result<(), Failure> {
             Some(info) if column == WAITERS && !info.waiters().is_empty() => paint.paint(Look::Amber, text),
             Some(_) => text.to_owned(),
         })?;
-        if let Some(missing) = keys.first().and_then(missing) {
-            warn(missing.trim_end_matches('.'));
-        }
+    }
+    if let (false, Some(missing)) = (args.json, missing) {
+        warn(missing.trim_end_matches('.'));
     }
     Ok(())
 }

@@ -23,6 +23,8 @@ pub(crate) struct Says {
     /// Fields of `INFO`, which replace those of a healthy server.
     pub(crate) info: Vec<(&'static str, String)>,
     pub(crate) settings: Vec<(&'static str, &'static str)>,
+    /// What `CLUSTER INFO` says, of a cluster of this node alone.
+    pub(crate) cluster: &'static str,
     /// How many seconds its clock is ahead.
     pub(crate) ahead: i64,
     /// How long the first `PING` takes.
@@ -35,11 +37,12 @@ impl Fake {
     pub(crate) fn start(says: Says) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let url = format!("redis://{}", listener.local_addr().expect("it is bound"));
+        let port = listener.local_addr().expect("it is bound").port();
         let (says, has_pinged) = (Arc::new(says), Arc::new(AtomicBool::new(false)));
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (says, has_pinged) = (Arc::clone(&says), Arc::clone(&has_pinged));
-                thread::spawn(move || serve(&stream, &says, &has_pinged));
+                thread::spawn(move || serve(&stream, port, &says, &has_pinged));
             }
         });
         Self { url }
@@ -47,7 +50,7 @@ impl Fake {
 }
 
 /// Answers a client to its end.
-fn serve(mut stream: &TcpStream, says: &Says, has_pinged: &AtomicBool) -> Option<()> {
+fn serve(mut stream: &TcpStream, port: u16, says: &Says, has_pinged: &AtomicBool) -> Option<()> {
     let mut input = BufReader::new(stream);
     loop {
         let count: usize = line(&mut input)?.strip_prefix('*')?.parse().ok()?;
@@ -62,7 +65,7 @@ fn serve(mut stream: &TcpStream, says: &Says, has_pinged: &AtomicBool) -> Option
             let is_first = !has_pinged.swap(true, Ordering::Relaxed);
             thread::sleep(if is_first { says.first_ping.max(says.ping) } else { says.ping });
         }
-        stream.write_all(reply(&words, says).as_bytes()).ok()?;
+        stream.write_all(reply(&words, port, says).as_bytes()).ok()?;
     }
 }
 
@@ -72,7 +75,7 @@ fn line(input: &mut impl BufRead) -> Option<String> {
     Some(line.trim_end().to_owned())
 }
 
-fn reply(words: &[String], says: &Says) -> String {
+fn reply(words: &[String], port: u16, says: &Says) -> String {
     let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
     match (&*words[0], words.get(2)) {
         ("INFO", _) => {
@@ -89,6 +92,9 @@ fn reply(words: &[String], says: &Says) -> String {
             let seconds = now.as_secs().saturating_add_signed(says.ahead);
             format!("*2\r\n{}{}", bulk(&seconds.to_string()), bulk(&now.subsec_micros().to_string()))
         }
+        ("CLUSTER", _) if words[1] == "INFO" => bulk(says.cluster),
+        // A node that does not know its own name.
+        ("CLUSTER", _) => format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:{port}\r\n"),
         ("PING", _) => "+PONG\r\n".to_owned(),
         // The library then gives up: it is not what is tested here.
         ("HELLO" | "EVAL" | "EVALSHA", _) => format!("-ERR unknown command '{}'\r\n", words[0]),

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use crate::support::{LONG, Run, Server, UNTIL_TOLD, on_terminal};
+use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, on_terminal};
 
 #[test]
 fn a_list_that_is_watched_shows_what_comes_and_goes() {
@@ -28,14 +28,22 @@ fn a_list_that_is_watched_shows_what_comes_and_goes() {
 fn keys_without_a_waiter_are_left_out_if_that_is_asked() {
     let server = Server::start();
     let _holders = ["a", "b"].map(|key| server.run(&[key, LONG], UNTIL_TOLD));
-    let none = server.done(&["list", "--waiting"]);
-    assert_eq!((none.code, none.out.as_str(), none.err.as_str()), (Some(0), "", "lockctl: no key is waited for\n"));
+    // A process that did not answer in time is asked again, here and below.
+    eventually("nothing is waited for, and that is said", || {
+        let none = server.done(&["list", "--waiting"]);
+        assert_eq!((none.code, none.out.as_str()), (Some(0), ""));
+        none.err == "lockctl: no key is waited for\n"
+    });
     let _waiter = Run::start(server.lockctl(&["run", "b", "--wait-forever", "--", "true"]));
     server.until_waiters("b", 1);
-    let listed = server.done(&["list", "--waiting"]);
-    assert_eq!(listed.out.lines().map(|line| &line[..2]).collect::<Vec<_>>(), ["KE", "b "], "{listed:?}");
-    let json = server.json(&["list", "--waiting"]);
-    assert_eq!((json.as_array().map(Vec::len), json[0]["key"].as_str()), (Some(1), Some("b")));
+    eventually("only the second key is listed", || {
+        let listed = server.done(&["list", "--waiting"]).out;
+        listed.lines().map(|line| &line[..2]).eq(["KE", "b "])
+    });
+    eventually("also as JSON", || {
+        let json = server.json(&["list", "--waiting"]);
+        (json.as_array().map(Vec::len), json[0]["key"].as_str()) == (Some(1), Some("b"))
+    });
 }
 
 #[test]
@@ -49,8 +57,11 @@ fn long_keys_are_clipped_on_a_terminal_and_whole_elsewhere() {
     let Some(plain) = on_terminal(&server, &["NO_COLOR", "list"], "WAITERS", "") else { return };
     assert!(plain.out.contains("begin") && plain.out.contains("…") && plain.out.contains("xend  "), "{plain:?}");
     assert!(plain.out.lines().all(|line| line.trim_end().chars().count() <= 80), "{plain:?}");
-    let coloured = on_terminal(&server, &["list"], "WAITERS", "").expect("as before");
-    assert!(coloured.out.contains("\u{1b}[33m1\u{1b}[0m"), "a waiter is amber: {coloured:?}");
-    let who = on_terminal(&server, &["who", &key], "for it:", "").expect("as before");
-    assert!(who.out.contains("\u{1b}[33m1 request waits for it:\u{1b}[0m"), "{who:?}");
+    let is_shown = |arguments: &[&str], words: &str| {
+        eventually(&format!("{arguments:?} shows {words:?}"), || {
+            on_terminal(&server, arguments, "", "").expect("as before").out.contains(words)
+        });
+    };
+    is_shown(&["list"], "\u{1b}[33m1\u{1b}[0m");
+    is_shown(&["who", &key], "\u{1b}[33m1 request waits for it:\u{1b}[0m");
 }

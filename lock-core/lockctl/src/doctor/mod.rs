@@ -84,8 +84,12 @@ pub(crate) async fn doctor(server: &args::Server, args: Doctor) -> Result<i32, F
             // The library says it of the only server, and better.
             rows.retain(|row| row.check != "connection");
         }
-        let (found, remedy) = failure.message().split_once("; ").unwrap_or_default();
-        rows.insert(0, Row::of_all("connection", Verdict::red(found, remedy)));
+        let message = failure.message();
+        let verdict = match message.split_once("; ") {
+            Some((found, remedy)) => Verdict::red(found, remedy),
+            None => Verdict { level: Level::Red, found: message.to_owned(), remedy: None },
+        };
+        rows.insert(0, Row::of_all("connection", verdict));
     } else {
         let names: Vec<_> = reached.iter().map(|(address, _)| &**address).collect();
         let found = format!("can acquire, renew and release locks at {}", names.join(", "));

@@ -1,7 +1,10 @@
 //! Replicas, sentinels, a cluster, a quorum.
 
 use super::{Report, healthy, set};
-use crate::support::{Server, eventually, free_port};
+use crate::{
+    fake::{Fake, Says},
+    support::{Server, eventually, free_port},
+};
 
 #[test]
 fn replicas_are_looked_at_from_both_sides() {
@@ -59,6 +62,27 @@ fn sentinels_are_asked_for_the_primary_and_what_may_replace_it() {
         "amber",
         "leases of 31s do not survive it; lower down-after-milliseconds, or raise the ttl to 51s",
     );
+    let asked = |addresses: &[&str]| Report::of(&format!("redis+sentinel://{}/shop", addresses.join(",")), &[]);
+    let monitor = |server: &Server, quorum: u32| {
+        Server::sentinel(&format!("sentinel monitor shop 127.0.0.1 {} {quorum}", port(server)))
+    };
+    let (second, stranger) = (monitor(&primary, 1), Server::start());
+    let third = monitor(&stranger, 1);
+    let report = asked(&[sentinel.address(), second.address(), third.address()]);
+    report.says(
+        "sentinels",
+        "amber",
+        &format!("not all name the same primary: {} ({})", third.address(), stranger.address()),
+    );
+    asked(&[sentinel.address(), second.address(), "127.0.0.1:1"]).says(
+        "sentinels",
+        "amber",
+        "2 of 3 answer; 127.0.0.1:1: ",
+    );
+    // Two of one sentinel have to agree.
+    asked(&[monitor(&stranger, 2).address()]).says("sentinels", "red", "says that no failover is possible: ");
+    let _: String = replica.call(&["REPLICAOF", "127.0.0.1", "1"]);
+    asked(&[sentinel.address()]).says("role", "amber", "a replica, whose link to the primary is down");
     // Of three that are named, two do not answer.
     let urls = format!("redis+sentinel://{},127.0.0.1:1,127.0.0.1:2/shop", sentinel.address());
     Report::of(&urls, &[]).says("sentinels", "red", "1 of 3 answer; 127.0.0.1:1: Connection refused");
@@ -96,7 +120,14 @@ fn nodes_of_a_cluster_are_found_and_slots_without_one_are_red() {
     limited.says("rights", "red", "lacks +asking: the nodes of the cluster are not found, or keys that move fail");
     limited.says("rights", "amber", "lacks +spublish: waiters poll");
     let _: String = node.call(&["CLUSTER", "DELSLOTS", "7"]);
-    Report::of(&url, &[]).says("cluster", "red", "16383 of 16384 slots have a node");
+    Report::of(&url, &[]).says("cluster", "red", "cluster_state is fail, and 16383 of 16384 slots have a node");
+    set(&node, "cluster-require-full-coverage", "no");
+    eventually("the cluster is up without a slot", || state().contains("cluster_state:ok"));
+    Report::of(&url, &[]).says("cluster", "red", "cluster_state is ok, and 16383 of 16384 slots have a node");
+    let cluster = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_slots_pfail:9\r\n";
+    let fake = Fake::start(Says { cluster, ..Says::default() });
+    let report = Report::of(&fake.url.replace("redis://", "redis+cluster://"), &["--command-timeout=2s"]);
+    report.says("cluster", "amber", "the nodes of 9 slots do not answer");
 }
 
 #[test]
