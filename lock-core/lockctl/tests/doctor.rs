@@ -201,6 +201,8 @@ fn what_no_test_can_do_to_a_server_is_noticed_too() {
         said(info).says(check, level, words);
     }
     let says = |says: Says| Report::of(&Fake::start(says).url, &[]);
+    let ends = says(Says { ends_at: "ZSCORE", ..Says::default() });
+    ends.says("rights", "amber", "could not be checked: a trial of the rights failed: ");
     says(Says { ahead: 3_600, ..Says::default() }).says("clock", "amber", "ahead of this machine's");
     says(Says { ahead: -3_600, ..Says::default() }).says("clock", "amber", "behind this machine's");
     let first_ping = Duration::from_millis(2_600);

@@ -25,6 +25,8 @@ pub(crate) struct Says {
     pub(crate) settings: Vec<(&'static str, &'static str)>,
     /// What `CLUSTER INFO` says, of a cluster of this node alone.
     pub(crate) cluster: &'static str,
+    /// The command at which it closes the connection.
+    pub(crate) ends_at: &'static str,
     /// How many seconds its clock is ahead.
     pub(crate) ahead: i64,
     /// How long the first `PING` takes.
@@ -61,6 +63,9 @@ fn serve(mut stream: &TcpStream, port: u16, says: &Says, has_pinged: &AtomicBool
             String::from_utf8(bytes[..length].to_vec()).ok()
         });
         let words: Vec<String> = words.collect::<Option<_>>()?;
+        if words[0] == says.ends_at {
+            return None;
+        }
         if words[0] == "PING" {
             let is_first = !has_pinged.swap(true, Ordering::Relaxed);
             thread::sleep(if is_first { says.first_ping.max(says.ping) } else { says.ping });

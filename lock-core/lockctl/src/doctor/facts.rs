@@ -28,7 +28,7 @@ pub(super) struct Facts {
     pub(super) clock: Result<Offset, Refusal>,
     /// How long each `PING` took, the shortest first.
     pub(super) round_trips: Result<Vec<Duration>, Refusal>,
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Result<Vec<Missing>, Refusal>,
 }
 
 /// How far the server's clock is ahead of this machine's, in µs.

@@ -92,7 +92,7 @@ pub(crate) async fn doctor(server: &args::Server, args: Doctor) -> Result<i32, F
         rows.insert(0, Row::of_all("connection", verdict));
     } else {
         let names: Vec<_> = reached.iter().map(|(address, _)| &**address).collect();
-        let found = format!("can acquire, renew and release locks at {}", names.join(", "));
+        let found = format!("the library connects to {}, and its script runs", names.join(", "));
         rows.insert(0, Row::of_all("connection", Verdict::green(found)));
     }
     let output = BufWriter::new(io::stdout().lock());

@@ -5,7 +5,7 @@
 
 use super::{
     facts::Facts,
-    link::Link,
+    link::{Link, Refusal},
     place::Access,
     verdict::{Level, Verdict},
 };
@@ -48,7 +48,7 @@ impl Need {
     /// Says what a missing right costs.
     fn effect(self) -> (Level, &'static str) {
         match self {
-            Self::Locks => (Level::Red, "locks fail"),
+            Self::Locks => (Level::Red, "all locks fail, or those of some modes"),
             Self::Nodes => (Level::Red, "the nodes of the cluster are not found, or keys that move fail"),
             Self::Messages => {
                 (Level::Amber, "waiters poll, and list and who miss holders and waiters of other processes")
@@ -64,8 +64,13 @@ impl Need {
     }
 }
 
-/// Tries every right, and returns those that are missing.
-pub(super) async fn missing(access: &Access, mut link: Link, probe: &str, is_node: bool) -> Vec<Missing> {
+/// Tries every right, and returns those that are missing. Fails if the server does not answer.
+pub(super) async fn missing(
+    access: &Access,
+    mut link: Link,
+    probe: &str,
+    is_node: bool,
+) -> Result<Vec<Missing>, Refusal> {
     let (mut missing, id) = (Vec::new(), probe.rsplit(':').next().unwrap_or_default());
     let (own, channel, shard) = (
         format!("{{0}}lock-core:doctor:{id}"),
@@ -89,12 +94,12 @@ pub(super) async fn missing(access: &Access, mut link: Link, probe: &str, is_nod
         }
         // These change what the connection is for.
         if ["MULTI", "SUBSCRIBE", "SSUBSCRIBE"].contains(&words[0]) {
-            match Link::open(access).await {
-                Ok(fresh) => link = fresh,
-                Err(_) => continue,
-            }
+            link = Link::open(access).await?;
         }
         let Err(refusal) = link.ask(&words).await else { continue };
+        if refusal.code.is_empty() {
+            return Err(refusal);
+        }
         if !refusal.is_denied() && !refusal.is_unknown() {
             continue;
         }
@@ -112,14 +117,18 @@ pub(super) async fn missing(access: &Access, mut link: Link, probe: &str, is_nod
             missing.push(one);
         }
     }
-    missing
+    Ok(missing)
 }
 
 /// Judges what is missing: a verdict for each effect, or one that all is there.
 pub(super) fn verdicts(facts: &Facts) -> Vec<Verdict> {
     let user = facts.access.user();
     let mut effects: Vec<(&Missing, Vec<&str>)> = Vec::new();
-    for missing in &facts.missing {
+    let missing = match &facts.missing {
+        Ok(missing) => missing,
+        Err(refusal) => return vec![facts.unknown(refusal, "a trial of the rights", "").into()],
+    };
+    for missing in missing {
         let is_alike = |other: &Missing| (other.need, other.is_unknown) == (missing.need, missing.is_unknown);
         match effects.iter_mut().find(|(first, _)| is_alike(first)) {
             Some((_, rights)) => rights.push(&missing.right),

@@ -39,7 +39,7 @@ fn each_right_of_the_protocol_is_tried_and_named_if_it_is_missing() {
     }
     assert_eq!(tried, 37);
     for (without, level, words) in [
-        ("-zadd", "red", "lacks +zadd: locks fail"),
+        ("-zadd", "red", "lacks +zadd: all locks fail, or those of some modes"),
         ("-publish", "amber", "waiters poll"),
         ("resetchannels", "amber", "lacks &lock-core:calls:*"),
         ("-scan", "amber", "lockctl list"),
