@@ -84,7 +84,7 @@ pub(super) fn idle(facts: &Facts) -> Result<Verdict, Unknown> {
     let seconds = facts.setting("timeout")?;
     Ok(match seconds.parse() {
         Ok(1..=10) => Verdict::amber(
-            format!("timeout is {seconds}: the server closes connections of the library while they are in use"),
+            format!("timeout is {seconds}: the server may close connections that the library still needs"),
             "CONFIG SET timeout 0, or a minute and more",
         ),
         Ok(0) => Verdict::green("timeout is 0: no connection is closed for being idle"),
