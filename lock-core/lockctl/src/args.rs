@@ -3,7 +3,8 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{ArgGroup, Parser, Subcommand};
-use lock_core::{BuildError, LockManager};
+use clap_complete::Shell;
+use lock_core::{BuildError, LockManager, LockManagerBuilder};
 
 /// The examples of both forms of the help.
 macro_rules! examples {
@@ -13,7 +14,8 @@ Examples:
   lockctl run \"nightly:$(date -u -d '150 min ago' +%F)\" --skip-if-busy --at-least 7d -- ./clean-up
   lockctl run deploy:shop --wait 10m -- make deploy
   lockctl run build --permits 3 -- make image
-  lockctl list shop:
+  lockctl doctor
+  lockctl list shop: --waiting --watch
   lockctl who nightly
   lockctl release nightly
 
@@ -21,7 +23,7 @@ Times are written as 500ms, 3s, 10m, 1h or 7d."
     };
 }
 
-/// Runs a command while it holds a lock in Redis, shows who has which lock, and releases locks by force.
+/// Runs a command while it holds a lock in Redis, shows who has which lock, releases locks by force, and checks servers.
 #[derive(Debug, Parser)]
 #[command(version, name = "lockctl", after_help = EXAMPLES, after_long_help = EXAMPLES_AND_CODES)]
 #[command(max_term_width = 100, subcommand_required = true, arg_required_else_help = false)]
@@ -40,15 +42,15 @@ pub(crate) struct Server {
     /// Other users of the machine can read a password on the command line; put such a URL into LOCK_URL.
     #[arg(long, global = true, env = "LOCK_URL", hide_env_values = true, default_value = "redis://127.0.0.1")]
     #[arg(hide_default_value = false, value_name = "URL")]
-    url: String,
+    pub(crate) url: String,
     /// Text before every key, such as "shop:"; the same as in the services that share the locks
     #[arg(long, global = true, env = "LOCK_PREFIX", default_value = "", hide_default_value = true)]
     #[arg(value_name = "TEXT")]
-    prefix: String,
+    pub(crate) prefix: String,
     /// How long a request to Redis may take, at most an hour; longer for a server that is far away or busy
     #[arg(long, global = true, env = "LOCK_COMMAND_TIMEOUT", default_value = "1s", value_name = "TIME")]
-    #[arg(value_parser = humantime::parse_duration)]
-    command_timeout: Duration,
+    #[arg(value_parser = time)]
+    pub(crate) command_timeout: Duration,
 }
 
 #[derive(Debug, Subcommand)]
@@ -57,13 +59,8 @@ pub(crate) enum Command {
     List(List),
     Who(Who),
     Release(Release),
-    /// Stops a command if the process that holds its lease dies or stands still. For `lockctl` itself.
-    #[cfg(unix)]
-    #[command(name = "__watcher", hide = true)]
-    Watcher {
-        #[arg(long, value_parser = humantime::parse_duration)]
-        kill_after: Duration,
-    },
+    Doctor(Doctor),
+    Completions(Completions),
 }
 
 /// Runs a command while the key is held
@@ -91,10 +88,10 @@ pub(crate) struct Run {
     /// How long the key stays busy if this machine dies: 10ms to 100 years
     ///
     /// It does not bound the command, since the lease is renewed every third of it.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub(crate) ttl: Duration,
     /// How long to wait for a busy key; 0s means one try [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     /// Wait for as long as the key is busy
     #[arg(long)]
@@ -124,10 +121,10 @@ pub(crate) struct Run {
     /// The key is free at once if the command fails, is ended by a signal, or is not found. A machine that dies in its
     /// run keeps the key for its ttl only.
     #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true)]
-    #[arg(value_parser = humantime::parse_duration)]
+    #[arg(value_parser = time)]
     pub(crate) at_least: Duration,
     /// How long after SIGTERM the command gets SIGKILL
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     pub(crate) kill_after: Duration,
     /// The command and its arguments, after --
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -141,12 +138,23 @@ pub(crate) struct Run {
 ///
 /// *nobody answered* means that no process answers for a key that is held: `lockctl who` says more. The keys are found
 /// by SCAN, which does not block Redis. Locks of other libraries are listed only if a request waits for them.
+///
+/// On a terminal, long keys are clipped in the middle. Elsewhere, and with --json, they are whole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = SEE_HELP)]
 pub(crate) struct List {
     /// The text that the keys begin with; all keys if it is missing
     #[arg(value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) begin: String,
+    /// Only the keys that a request waits for
+    #[arg(long)]
+    pub(crate) waiting: bool,
+    /// List again and again, every 2s or every TIME, until Ctrl-C
+    ///
+    /// Each time all keys are looked for and all processes are asked: for people, not for a monitor.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    #[arg(value_parser = time)]
+    pub(crate) watch: Option<Duration>,
     /// Write JSON: an array with an object for each key
     #[arg(long)]
     pub(crate) json: bool,
@@ -185,12 +193,60 @@ pub(crate) struct Release {
     pub(crate) foreign: bool,
 }
 
+/// Checks whether servers are fit for locks
+///
+/// One line for each check: green, amber (it works, but a fault costs more than it has to, or it could not be checked) or
+/// red (locks fail, or are lost without a fault), what was found, and what to do. Looks at connection, version, role,
+/// eviction, memory, persistence, rights, clock, latency, replicas, settings of connections, and the state of sentinels or
+/// cluster. The replicas that sentinels or a cluster may promote are checked, too.
+///
+/// Run it with the URL, the user and the prefix of the services. The only key that is written is a probe, below the
+/// prefix, which is deleted at once.
+///
+/// Exits with 0 if nothing is red, with 78 if something is, and with 69 or 77 if no server can be reached or logged in to.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SEE_HELP)]
+pub(crate) struct Doctor {
+    /// The servers, or --url if none are given; several URLs are the servers of a quorum
+    ///
+    /// Other users of the machine can read a password on the command line; put such a URL into LOCK_URL.
+    #[arg(value_name = "URL")]
+    pub(crate) urls: Vec<String>,
+    /// The shortest ttl of the services, which is compared with timeouts and failovers
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub(crate) ttl: Duration,
+    /// Write JSON: an object with the worst level and all checks
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Writes the completion of a shell
+///
+/// For bash: `lockctl completions bash >/etc/bash_completion.d/lockctl`. The file of zsh is called _lockctl and stands in a
+/// folder of $fpath, that of fish is ~/.config/fish/completions/lockctl.fish.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SEE_HELP)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
 impl Server {
     /// Connects, or says why not.
     pub(crate) async fn connect(&self) -> Result<LockManager, BuildError> {
-        let builder = LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl");
-        builder.command_timeout(self.command_timeout).connect().await
+        self.builder().url(&self.url).connect().await
     }
+
+    /// Begins a manager that has no server yet.
+    pub(crate) fn builder(&self) -> LockManagerBuilder {
+        let builder = LockManager::builder().prefix(&self.prefix).client_name("lockctl");
+        builder.command_timeout(self.command_timeout)
+    }
+}
+
+/// Reads a time. The parser's own error names units that no lock has.
+pub(crate) fn time(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| "times are written as 500ms, 3s, 10m, 1h or 7d")
 }
 
 const EXAMPLES: &str = concat!(examples!(), "\n\n`lockctl --help` has the exit codes.");
@@ -207,7 +263,7 @@ Exit codes:
   71   the system refused something, such as another process
   75   another holder has the key (run)
   77   Redis refused the user, the password or the access to the key
-  78   the URL, the key, an option or the server is not fit for a lock
+  78   the URL, the key, an option or the server is not fit for a lock (doctor: a check is red)
   79   the lease was lost, and the command was stopped (run)
   126  the command could not be started (run)
   127  the command was not found (run)

@@ -24,7 +24,7 @@ pub(crate) fn key(info: &KeyInfo) -> String {
     }
     let requests = if waiters.len() == 1 { "request waits" } else { "requests wait" };
     let at_least = if info.is_truncated() { "At least " } else { "" };
-    let _ = writeln!(text, "{at_least}{} {requests} for it:", waiters.len());
+    let _ = writeln!(text, "{at_least}{} {requests}{WAIT_FOR_IT}", waiters.len());
     for waiter in waiters {
         let _ = writeln!(text, "  {}", self::waiter(waiter));
     }
@@ -195,6 +195,9 @@ pub(crate) fn printable(text: &str) -> String {
     }
     printable
 }
+
+/// The end of the line above the waiters.
+pub(crate) const WAIT_FOR_IT: &str = " for it:";
 
 /// What it means that one lease has no answer; docs/operations.md has all.
 const ONE_SILENT: &str =

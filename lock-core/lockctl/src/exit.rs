@@ -55,6 +55,11 @@ impl Failure {
         self.code
     }
 
+    /// Returns the line for people.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Writes the line to the standard error.
     pub(crate) fn say(&self) {
         if !self.message.is_empty() {

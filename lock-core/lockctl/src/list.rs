@@ -1,31 +1,80 @@
-use std::io::{self, BufWriter};
+use std::{
+    io::{self, BufWriter, Write},
+    time::Duration,
+};
 
-use lock_core::KeyInfo;
+use lock_core::{KeyInfo, LockManager};
+use tokio::time::sleep;
 
 use crate::{
     args::{List, Server},
     describe::{duration, missing, party, printable},
     exit::{Failure, warn},
     json, table,
+    terminal::{self, Look, Paint},
 };
 
-/// Writes the keys that are held or waited for.
+/// Writes the keys that are held or waited for, once or again and again.
 pub(crate) async fn list(server: &Server, args: List) -> Result<i32, Failure> {
-    let keys = server.connect().await?.list(&args.begin).await?;
-    let output = BufWriter::new(io::stdout().lock());
+    let manager = server.connect().await?;
+    let Some(every) = args.watch else {
+        look(&manager, &args).await?;
+        return Ok(0);
+    };
+    loop {
+        if let Err(failure) = look(&manager, &args).await {
+            // The reader of the output has read enough.
+            if failure.code() == 0 {
+                return Ok(0);
+            }
+            // An outage is what is watched for: the next look may find its end.
+            failure.say();
+        }
+        sleep(every.max(SHORTEST)).await;
+    }
+}
+
+/// Writes the keys once.
+async fn look(manager: &LockManager, args: &List) -> Result<(), Failure> {
+    let mut keys = manager.list(&args.begin).await?;
+    let missing = keys.first().and_then(missing);
+    if args.waiting {
+        keys.retain(|info| !info.waiters().is_empty());
+    }
+    let (width, paint) = (terminal::width(), Paint::of_stdout());
+    let mut output = BufWriter::new(io::stdout().lock());
+    if args.watch.is_some() && !args.json {
+        // A terminal begins again at its top, other output gets an empty line.
+        output.write_all(if width.is_some() { b"\x1b[H\x1b[2J" } else { b"\n" })?;
+    }
     if args.json {
         json::write(output, &keys)?;
     } else if keys.is_empty() {
-        // The standard output stays empty, so that scripts can count its lines.
-        warn("no key is held or waited for");
+        output.flush()?;
+        // The standard output has no table, so that scripts can count its lines.
+        warn(match (args.waiting, &missing) {
+            (false, _) => "no key is held or waited for",
+            (true, None) => "no key is waited for",
+            (true, Some(_)) => "no process that answered waits for a key",
+        });
     } else {
         let rows: Vec<_> = keys.iter().map(row).collect();
-        table::write(output, TITLES, &rows)?;
-        if let Some(missing) = keys.first().and_then(missing) {
-            warn(missing.trim_end_matches('.'));
-        }
+        table::write(output, TITLES, &rows, width, |row, column, text| match row.map(|row| &keys[row]) {
+            None => paint.paint(Look::Bold, text),
+            Some(info) if column == HOLDER && is_silent(info) => paint.paint(Look::Red, text),
+            Some(info) if column == WAITERS && !info.waiters().is_empty() => paint.paint(Look::Amber, text),
+            Some(_) => text.to_owned(),
+        })?;
     }
-    Ok(0)
+    if let (false, Some(missing)) = (args.json, missing) {
+        warn(missing.trim_end_matches('.'));
+    }
+    Ok(())
+}
+
+/// Returns whether nobody answered for a lease of the key.
+fn is_silent(info: &KeyInfo) -> bool {
+    info.silent().is_some() || info.nobody_answered()
 }
 
 fn row(info: &KeyInfo) -> [String; 6] {
@@ -73,5 +122,12 @@ fn leases(info: &KeyInfo) -> String {
         .filter(|silent| silent.leases() > 1)
         .map_or_else(String::new, |silent| format!(" ({} leases)", silent.leases()))
 }
+
+/// The columns that have colours.
+const HOLDER: usize = 1;
+const WAITERS: usize = 5;
+
+/// The shortest time between two looks, each of which asks all processes.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 const TITLES: [&str; 6] = ["KEY", "HOLDER", "HELD FOR", "TTL LEFT", "FENCING TOKEN", "WAITERS"];

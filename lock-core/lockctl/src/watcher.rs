@@ -6,6 +6,7 @@
 //! process ends, however it ends. Each line is an order; an order `until` says how long the command may run.
 
 use std::{
+    env,
     io::{self, Write},
     process::Stdio,
     thread,
@@ -44,7 +45,7 @@ impl Watcher {
     /// Starts a watcher, and returns when it can no longer be ended by what is sent to its group.
     pub(crate) async fn start(kill_after: Duration) -> io::Result<Self> {
         let mut command = Command::new(own_program()?);
-        command.arg0("lockctl").arg("__watcher").arg(format!("--kill-after={}", format_duration(kill_after)));
+        command.arg0("lockctl").arg(NAME).arg(format!("{KILL_AFTER}{}", format_duration(kill_after)));
         let mut child = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let (Some(input), Some(mut output), Some(group)) = (child.stdin.take(), child.stdout.take(), group) else {
@@ -104,6 +105,15 @@ enum Order {
     Until(Duration),
     /// The command has ended.
     Done,
+}
+
+/// Returns the time after which the watcher kills, if this process was started as a watcher. The command line of people lacks it: it
+/// would stand in messages and completions.
+pub(crate) fn asked_for() -> Option<Duration> {
+    let mut arguments = env::args_os().skip(1);
+    let _ = arguments.next().filter(|name| name == NAME)?;
+    let time = arguments.next()?;
+    humantime::parse_duration(time.to_str()?.strip_prefix(KILL_AFTER)?).ok()
 }
 
 /// Is the watcher.
@@ -217,6 +227,12 @@ const CLOCK: ClockId = ClockId::Boottime;
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
+
+/// The first argument of a watcher.
+const NAME: &str = "__watcher";
+
+/// Its second one.
+const KILL_AFTER: &str = "--kill-after=";
 
 const READY: &[u8] = b"ready\n";
 

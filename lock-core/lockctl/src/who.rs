@@ -5,6 +5,7 @@ use crate::{
     describe,
     exit::{Failure, NO},
     json,
+    terminal::{Look, Paint},
 };
 
 /// Writes who holds a key and who waits for it.
@@ -14,7 +15,11 @@ pub(crate) async fn who(server: &Server, args: Who) -> Result<i32, Failure> {
     if args.json {
         json::write(output, &info)?;
     } else {
-        output.write_all(describe::key(&info).as_bytes())?;
+        let paint = Paint::of_stdout();
+        for line in describe::key(&info).lines() {
+            let is_amber = line.ends_with(describe::WAIT_FOR_IT) || line.contains("did not answer");
+            writeln!(output, "{}", if is_amber { paint.paint(Look::Amber, line) } else { line.to_owned() })?;
+        }
         output.flush()?;
     }
     Ok(if info.is_locked() { 0 } else { NO })

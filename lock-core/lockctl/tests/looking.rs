@@ -213,6 +213,8 @@ fn a_waiter_that_stands_still_is_said_to_be_missing() {
     assert!(done.out.contains(&format!("No process that answered waits for it. {MISSING}.\n")), "{done:?}");
     let listed = server.done(&["list"]);
     assert!(listed.err.contains(MISSING), "{listed:?}");
+    let waiting = server.done(&["list", "--waiting"]).err;
+    assert!(waiting.contains("no process that answered waits for a key\n") && waiting.contains(MISSING), "{waiting}");
     for processes in [&server.json(&["who", "k"])["processes"], &server.json(&["list"])[0]["processes"]] {
         assert_eq!((&processes["asked"], &processes["answered"]), (&3.into(), &2.into()));
     }

@@ -2,7 +2,10 @@
 
 #![cfg(unix)]
 
+mod completing;
+mod doctor;
 mod failing;
+mod fake;
 mod looking;
 mod lost;
 mod page;
@@ -13,3 +16,4 @@ mod support;
 #[cfg(target_os = "linux")]
 mod suspended;
 mod terminal;
+mod watching;

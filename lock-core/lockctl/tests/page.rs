@@ -179,6 +179,13 @@ fn options_and_exit_codes_of_the_page_are_those_of_the_help() {
             .filter(move |cell| cell.contains(mark) || mark == ' ')
             .collect::<Vec<_>>()
     };
+    // `list` and `doctor` have their options in sentences.
+    for command in ["list", "doctor"] {
+        for option in server.done(&[command, "--help"]).out.lines().filter_map(|line| line.trim().strip_prefix("--")) {
+            let name = option.split(['[', ' ']).next().unwrap_or_default();
+            assert!(page.contains(&format!("`--{name}")), "--{name} of {command} is not on the page");
+        }
+    }
     let help = server.done(&["run", "--help"]).out;
     for cell in rows('`').into_iter().filter(|cell| cell.starts_with("`--")) {
         let option =
@@ -193,4 +200,21 @@ fn options_and_exit_codes_of_the_page_are_those_of_the_help() {
     let help = server.done(&["--help"]).out;
     let codes = rows(' ').into_iter().flat_map(|cell| cell.split(", ")).filter(|code| code.parse::<u8>().is_ok());
     assert_eq!(codes.inspect(|code| assert!(help.contains(&format!("\n  {code:<5}")), "{code}")).count(), 11);
+}
+
+#[test]
+fn checks_of_the_doctor_are_those_of_the_page() {
+    let (server, page) = (Server::start(), page());
+    let table = page.split("| check | not green if |").nth(1).expect("a table");
+    let names: Vec<_> = table
+        .lines()
+        .map_while(|line| if line.is_empty() { Some("") } else { line.strip_prefix("| ")?.split(" | ").next() })
+        .flat_map(|cell| cell.split(", "))
+        .filter_map(|name| name.strip_prefix('`')?.strip_suffix('`'))
+        .collect();
+    let report = server.json(&["doctor"]);
+    let checks = report["checks"].as_array().expect("an array").iter().filter_map(|row| row["check"].as_str());
+    assert_eq!(checks.inspect(|check| assert!(names.contains(check), "{check} is not in {names:?}")).count(), 17);
+    // The others are of sentinels, clusters and quorums.
+    assert_eq!(names.len(), 17 + 4, "{names:?}");
 }

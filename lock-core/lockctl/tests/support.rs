@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{Ipv4Addr, TcpListener},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Output, Stdio, id},
     sync::{
         Once,
@@ -23,16 +24,28 @@ pub(crate) struct Server {
     shell: Child,
     pid: String,
     pub(crate) url: String,
-    /// The name of its file of data, which no other server has: another test may get the same port.
-    mark: String,
+    /// Where its files are, its configuration among them. Deleted on drop.
+    folder: PathBuf,
 }
 
 impl Server {
     pub(crate) fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// Starts a server with more lines in its configuration.
+    pub(crate) fn start_with(lines: &str) -> Self {
+        Self::configured(&format!("save \"\"\nappendonly no\n{lines}\n"), &[])
+    }
+
+    /// Starts a sentinel.
+    pub(crate) fn sentinel(lines: &str) -> Self {
+        Self::configured(lines, &["--sentinel"])
+    }
+
+    fn configured(lines: &str, arguments: &[&str]) -> Self {
         for _ in 0..5 {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-            let port = listener.and_then(|listener| listener.local_addr()).expect("a port is free").port();
-            let server = Self::launch(port);
+            let server = Self::launch(free_port(), lines, arguments);
             if server.is_up() {
                 return server;
             }
@@ -40,33 +53,39 @@ impl Server {
         panic!("redis-server does not come up; install it, as in `apt-get install redis-server`");
     }
 
-    fn launch(port: u16) -> Self {
+    fn launch(port: u16, lines: &str, arguments: &[&str]) -> Self {
         static LAUNCHED: AtomicU32 = AtomicU32::new(0);
-        let mark = format!("lockctl-{}-{}.rdb", id(), LAUNCHED.fetch_add(1, Ordering::Relaxed));
+        let folder = temp_dir().join(format!("lockctl-{}-{}", id(), LAUNCHED.fetch_add(1, Ordering::Relaxed)));
+        fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("redis.conf");
+        fs::write(&file, format!("port {port}\nbind 127.0.0.1\ndir {}\n{lines}\n", folder.display())).expect("a file");
         // The pipe to the shell closes when this process ends, however it ends.
         let mut shell = Command::new("sh")
             .args(["-c", r#""$@" </dev/null >/dev/null & echo $!; read -r end; kill -9 $!"#, "sh"])
             .arg(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| "redis-server".into()))
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--dbfilename", &mark, "--dir"])
-            .arg(temp_dir())
+            .arg(&file)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("a shell starts");
         let mut pid = String::new();
         BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut pid).expect("the shell says the number");
-        Self { shell, pid: pid.trim().to_owned(), url: format!("redis://127.0.0.1:{port}"), mark }
+        Self { shell, pid: pid.trim().to_owned(), url: format!("redis://127.0.0.1:{port}"), folder }
     }
 
     /// Waits until it answers; false if the port is somebody else's by now.
     fn is_up(&self) -> bool {
-        let name = eventually_some("redis-server answers", || {
+        let info = eventually_some("redis-server answers", || {
             let mut connection = redis::Client::open(&*self.url).expect("a URL").get_connection().ok()?;
-            let reply = redis::cmd("CONFIG").arg("GET").arg("dbfilename").query(&mut connection);
-            reply.ok().map(|(_, name): (String, String)| name)
+            redis::cmd("INFO").arg("server").query::<String>(&mut connection).ok()
         });
-        name == self.mark
+        info.contains(&*self.folder.to_string_lossy())
+    }
+
+    /// Returns host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.url.trim_start_matches("redis://")
     }
 
     /// Stops the server where it stands.
@@ -118,7 +137,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
+        let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    listener.and_then(|listener| listener.local_addr()).expect("a port is free").port()
 }
 
 pub(crate) fn lockctl(url: &str, arguments: &[&str]) -> Command {
@@ -310,7 +335,7 @@ pub(crate) fn eventually_some<T>(what: &str, mut probe: impl FnMut() -> Option<T
     }
 }
 
-/// Runs `lockctl` on a terminal of its own, and types a line when it has written `prompt`; `None` if the system has no `script` that can do that.
+/// Runs `lockctl` on a terminal of its own (if the first argument is NO_COLOR, without colours), and types a line when it has written `prompt`; `None` if the system has no `script` that can do that.
 pub(crate) fn on_terminal(server: &Server, arguments: &[&str], prompt: &str, typed: &str) -> Option<Done> {
     on_terminal_while(server, arguments, prompt, || {}, typed)
 }
@@ -328,14 +353,19 @@ pub(crate) fn on_terminal_while(
         let _ = writeln!(std::io::stderr(), "left out: lockctl on a terminal: there is no `script` of util-linux");
         return None;
     }
-    let words = std::iter::once(BINARY).chain(arguments.iter().copied()).map(quoted);
+    // The width is that of documents; a terminal of `script` has none of its own.
+    let mut line = String::from("stty cols 80; ");
     // The shell of `script` is in the foreground, too, and would end with Ctrl-C.
-    let line = format!("exec {}", words.collect::<Vec<_>>().join(" "));
+    line += if arguments.first() == Some(&"NO_COLOR") { "NO_COLOR=1 exec " } else { "exec " };
+    let words = arguments.iter().copied().filter(|word| *word != "NO_COLOR");
+    line += &std::iter::once(BINARY).chain(words).map(quoted).collect::<Vec<_>>().join(" ");
     let mut child = Command::new("timeout")
         .args(["60", "script", "--quiet", "--return", "--command", &line, "/dev/null"])
         .env("LOCK_URL", &server.url)
         .env("LOCK_COMMAND_TIMEOUT", PATIENT)
         .env("SHELL", "/bin/sh")
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

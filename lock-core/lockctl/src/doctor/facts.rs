@@ -1,0 +1,175 @@
+//! What one server says of itself.
+
+use std::{
+    process,
+    time::{Duration, Instant, SystemTime},
+};
+
+use redis::from_redis_value;
+
+use super::{
+    link::{Link, Refusal},
+    place::Access,
+    rights::{self, Missing},
+    verdict::Unknown,
+};
+
+/// The answers of one server.
+pub(super) struct Facts {
+    pub(super) access: Access,
+    /// Whether the server is to be a replica.
+    pub(super) is_replica: bool,
+    /// The reply to `INFO`.
+    info: Result<String, Refusal>,
+    /// What `CONFIG GET` says of each of [`SETTINGS`].
+    settings: Vec<(&'static str, Result<String, Refusal>)>,
+    /// The reply to `CLUSTER INFO`, if the server is a node of a cluster.
+    pub(super) cluster: Option<Result<String, Refusal>>,
+    pub(super) clock: Result<Offset, Refusal>,
+    /// How long each `PING` took, the shortest first.
+    pub(super) round_trips: Result<Vec<Duration>, Refusal>,
+    pub(super) missing: Result<Vec<Missing>, Refusal>,
+}
+
+/// How far the server's clock is ahead of this machine's, in µs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offset {
+    pub(super) ahead: i64,
+    /// Half of the round trip in which it was measured.
+    pub(super) error: i64,
+}
+
+impl Facts {
+    /// Asks a server. Nothing is written but a probe below the prefix, which is deleted.
+    pub(super) async fn gather(access: Access, is_replica: bool, is_node: bool, prefix: &str) -> Result<Self, Refusal> {
+        let mut link = Link::open(&access).await?;
+        let info = link.text(&["INFO"]).await;
+        let mut settings = Vec::with_capacity(SETTINGS.len());
+        for name in SETTINGS {
+            settings.push((name, setting(&mut link, name).await));
+        }
+        let cluster = if is_node { Some(link.text(&["CLUSTER", "INFO"]).await) } else { None };
+        let clock = clock(&mut link).await;
+        let round_trips = round_trips(&mut link).await;
+        let missing = rights::missing(&access, link, &probe(prefix), is_node).await;
+        Ok(Self { access, is_replica, info, settings, cluster, clock, round_trips, missing })
+    }
+
+    /// Returns a field of `INFO`; `None` if this server has no such field.
+    pub(super) fn field(&self, name: &str) -> Result<Option<&str>, Unknown> {
+        match &self.info {
+            Ok(info) => Ok(field(info, name)),
+            Err(refusal) => Err(self.unknown(refusal, "INFO", "+info")),
+        }
+    }
+
+    /// Returns a number in `INFO`; 0 if this server has no such field.
+    pub(super) fn number(&self, name: &str) -> Result<u64, Unknown> {
+        Ok(self.field(name)?.and_then(|value| value.parse().ok()).unwrap_or(0))
+    }
+
+    /// Returns a setting of the server.
+    pub(super) fn setting(&self, name: &str) -> Result<&str, Unknown> {
+        match self.settings.iter().find(|(known, _)| *known == name) {
+            Some((_, Ok(value))) => Ok(value),
+            Some((_, Err(refusal))) => Err(self.unknown(refusal, &format!("CONFIG GET {name}"), CONFIG)),
+            None => Err(Unknown { reason: format!("{name} is not asked for"), remedy: String::new() }),
+        }
+    }
+
+    /// Says why something is not known, and how to allow it.
+    pub(super) fn unknown(&self, refusal: &Refusal, command: &str, right: &str) -> Unknown {
+        unknown(&self.access, refusal, command, right)
+    }
+}
+
+/// Says why a command has no answer, and how to allow it.
+pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: &str) -> Unknown {
+    let user = access.user();
+    let (reason, remedy) = if refusal.is_denied() {
+        let remedy = match right {
+            // It shows passwords, too.
+            CONFIG => format!("to allow it: run lockctl doctor as an administrator, with {CONFIG}"),
+            _ => format!("to allow it: ACL SETUSER {user} {right}"),
+        };
+        (format!("the user {user} may not run {command}"), remedy)
+    } else if refusal.is_unknown() {
+        let remedy = "to check it: look where the server is managed".to_owned();
+        (format!("the server does not have {command}"), remedy)
+    } else {
+        (format!("{command} failed: {}", refusal.words), "to check it: run lockctl doctor again".to_owned())
+    };
+    Unknown { reason, remedy }
+}
+
+/// Returns the value of a field of `INFO`, `CLUSTER INFO` and their like.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+async fn setting(link: &mut Link, name: &str) -> Result<String, Refusal> {
+    let reply = link.ask(&["CONFIG", "GET", name]).await?;
+    let pairs: Vec<String> = from_redis_value(reply).map_err(redis::RedisError::from)?;
+    let missing = || Refusal { code: String::new(), words: format!("the server has no setting {name}") };
+    pairs.into_iter().nth(1).ok_or_else(missing)
+}
+
+/// Compares the clocks in the shortest of some round trips.
+async fn clock(link: &mut Link) -> Result<Offset, Refusal> {
+    let mut best: Option<Offset> = None;
+    for _ in 0..CLOCKS {
+        let (sent, begun) = (SystemTime::now(), Instant::now());
+        let reply = link.ask(&["TIME"]).await?;
+        let error = micros(begun.elapsed() / 2);
+        let (seconds, rest): (i64, i64) = from_redis_value(reply).map_err(redis::RedisError::from)?;
+        let here = micros(sent.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()).saturating_add(error);
+        let there = seconds.saturating_mul(1_000_000).saturating_add(rest);
+        if best.is_none_or(|best| error < best.error) {
+            best = Some(Offset { ahead: there.saturating_sub(here), error });
+        }
+    }
+    best.ok_or_else(|| Refusal { code: String::new(), words: "it was not asked".to_owned() })
+}
+
+async fn round_trips(link: &mut Link) -> Result<Vec<Duration>, Refusal> {
+    let mut all = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let begun = Instant::now();
+        link.ask(&["PING"]).await?;
+        all.push(begun.elapsed());
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Names a key that no service uses.
+fn probe(prefix: &str) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{prefix}lock-core:doctor:{}-{}", process::id(), now.as_nanos())
+}
+
+/// The right to read settings.
+const CONFIG: &str = "+config|get";
+
+/// The settings that checks look at.
+const SETTINGS: [&str; 9] = [
+    "appendfsync",
+    "save",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "client-output-buffer-limit",
+    "timeout",
+    "tcp-keepalive",
+    "cluster-node-timeout",
+    "stop-writes-on-bgsave-error",
+];
+
+/// How often the clock is read.
+const CLOCKS: usize = 5;
+
+/// How many round trips are measured.
+const PINGS: usize = 20;

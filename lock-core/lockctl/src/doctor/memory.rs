@@ -1,0 +1,90 @@
+//! Checks of the server's memory: eviction, room, scripts.
+
+use super::{
+    facts::Facts,
+    verdict::{Unknown, Verdict},
+};
+
+/// A server that may evict a lock frees it early. The rule is that of the library's warning.
+pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Unknown> {
+    let (limit, evicted) = (facts.number("maxmemory")?, facts.number("evicted_keys")?);
+    let policy = facts.field("maxmemory_policy")?.unwrap_or("noeviction");
+    Ok(match policy {
+        "noeviction" if evicted > 0 => Verdict::amber(
+            format!("maxmemory-policy is noeviction, but {evicted} keys were evicted since the server started"),
+            "find out when the policy was changed: locks may have been lost until then",
+        ),
+        "noeviction" => Verdict::green("maxmemory-policy is noeviction"),
+        _ if limit == 0 => Verdict::amber(
+            format!("maxmemory-policy is {policy}; it has no effect while maxmemory is 0"),
+            "CONFIG SET maxmemory-policy noeviction, before maxmemory is set",
+        ),
+        _ => Verdict::red(
+            format!(
+                "maxmemory-policy is {policy}: when the memory is full, locks are evicted, and two holders are possible"
+            ),
+            "CONFIG SET maxmemory-policy noeviction, or use a separate server for locks",
+        ),
+    })
+}
+
+/// A server whose memory is full refuses new leases.
+pub(super) fn room(facts: &Facts) -> Result<Verdict, Unknown> {
+    let (limit, used) = (facts.number("maxmemory")?, facts.number("used_memory")?);
+    let (limit, used, of) = if limit > 0 {
+        (limit, used, "maxmemory")
+    } else {
+        (facts.number("total_system_memory")?, facts.number("used_memory_rss")?, "the machine (maxmemory is 0)")
+    };
+    if limit == 0 {
+        return Ok(Verdict::green(format!("{} used, without a limit", bytes(used))));
+    }
+    let percent = used.saturating_mul(100) / limit;
+    let found = format!("{} used, {percent} % of {} of {of}", bytes(used), bytes(limit));
+    Ok(match percent {
+        0..75 => Verdict::green(found),
+        75..95 => Verdict::amber(found, "raise maxmemory, or free keys: a full server refuses new leases"),
+        _ => Verdict::red(format!("{found}: new leases fail when it is full"), "raise maxmemory, or free keys"),
+    })
+}
+
+/// Another program may fill the cache of scripts, which evicts that of the library or uses up the memory.
+pub(super) fn scripts(facts: &Facts) -> Result<Verdict, Unknown> {
+    let (count, functions) = (facts.number("number_of_cached_scripts")?, facts.number("number_of_functions")?);
+    // The second name is that of Redis 6.
+    let own = facts.number("used_memory_scripts_eval")?.max(facts.number("used_memory_scripts")?);
+    let engine = facts.number("used_memory_vm_eval")?.max(facts.number("used_memory_lua")?);
+    let plural = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let found = format!(
+        "{} cached and {}, in {}",
+        plural(count, "script"),
+        plural(functions, "function"),
+        bytes(own.saturating_add(engine))
+    );
+    Ok(if count >= MANY_SCRIPTS || own.saturating_add(engine) >= MUCH_FOR_SCRIPTS {
+        Verdict::amber(
+            found,
+            "find the program that writes values into the text of its scripts, instead of passing them as arguments; \
+             SCRIPT FLUSH frees the memory",
+        )
+    } else {
+        Verdict::green(found)
+    })
+}
+
+/// Writes a number of bytes as people read it.
+pub(super) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1_000.0 && unit + 1 < UNITS.len() {
+        value /= 1_000.0;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && value < 10.0);
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// So many scripts are kept by Redis 7.4, which then evicts old ones.
+const MANY_SCRIPTS: u64 = 500;
+
+const MUCH_FOR_SCRIPTS: u64 = 64_000_000;
