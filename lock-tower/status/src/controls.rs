@@ -34,7 +34,7 @@ impl Controls<'_> {
         f.write_str("<form method=get>")?;
         let parties = || self.keys.iter().flat_map(KeyInfo::holders).map(Holder::party);
         field(f, "Keys that begin with", "prefix", &question.prefix, Vec::new())?;
-        field(f, "Held by (service or label)", "by", &question.by, parties().map(Party::service).collect())?;
+        field(f, "Held by service or label", "by", &question.by, parties().map(Party::service).collect())?;
         field(f, "Held on host", "host", &question.host, parties().map(Party::host).collect())?;
         let hidden = [
             ("only", question.only.in_query()),

@@ -47,16 +47,15 @@ impl List<'_> {
                     write!(body, "{missing}")?;
                 }
                 figures(body, &selection, missing.is_some_and(|missing| missing.is_any()))?;
-                self.process(body)?;
                 write!(body, "{}", Controls { question: self.question, keys, of: Some(selection.of) })?;
-                self.rows(body, &selection)
+                self.rows(body, &selection)?;
             }
             Err(error) => {
                 write!(body, "<p class=alarm role=alert><b>The keys cannot be listed:</b> {}</p>", Text(error))?;
-                self.process(body)?;
-                write!(body, "{}", Controls { question: self.question, keys: &[], of: None })
+                write!(body, "{}", Controls { question: self.question, keys: &[], of: None })?;
             }
         }
+        self.process(body)
     }
 
     fn nodes(&self, body: &mut String) -> fmt::Result {

@@ -103,7 +103,8 @@ async fn keys_are_found_by_waiters_silence_holder_and_host() {
 async fn a_long_key_is_clipped_and_its_whole_text_is_there() {
     let manager = LockManager::in_memory();
     let key = format!("report:<{}>", "é".repeat(500));
-    let _guard = manager.lock(&key).label("x").await.unwrap();
+    let label: &str = String::leak("y".repeat(1_000));
+    let _guard = manager.lock(&key).label(label).await.unwrap();
     let address = releasing(&manager).await;
     let clipped = format!("<code>report:&lt;{}<i>…</i>{}&gt;</code>", "é".repeat(56), "é".repeat(23));
     let whole = format!("<code>report:&lt;{}&gt;</code>", "é".repeat(500));
@@ -112,6 +113,7 @@ async fn a_long_key_is_clipped_and_its_whole_text_is_there() {
         "<summary><h3>{clipped}</h3><span class=fact>the whole key, 1,009 bytes</span></summary>{whole}</details>"
     );
     assert!(page.contains(&row), "{row}: {page}");
+    assert!(page.contains("y<i>…</i>y") && !page.contains(label), "{page}");
     let (_, link) = page.split_once("class=\"release\" href=\"").unwrap();
     let confirmation = get(address, &format!("/locks{}", link.split_once('"').unwrap().0)).await;
     for part in [&format!("Release {clipped} by force?"), &whole] {
