@@ -16,7 +16,7 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Controls<'a> {
     pub(super) question: &'a Question,
-    /// The keys whose holders are offered; none if they are not known.
+    /// The keys whose holders are offered; empty if the keys are not known.
     pub(super) keys: &'a [KeyInfo],
     pub(super) of: Option<Choices>,
 }

@@ -21,8 +21,8 @@ pub(super) struct Missed {
 }
 
 impl Known {
-    /// Records who has answered a look. Returns the processes that answered before and not now, the latest first: none if all that were
-    /// asked have answered, because the others have ended then.
+    /// Records the processes that answered a look. Returns those that answered an earlier look and not this one, the latest first. If all
+    /// that were asked have answered, the list is empty: the others have ended.
     ///
     /// All keys of a look have the same answers, so the first key stands for all.
     pub(super) fn look(&mut self, keys: &[KeyInfo], now: Instant) -> Vec<Missed> {
