@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, LossReason, backend::Backend};
+use lock_core::{
+    LockManager, LossReason,
+    backend::{Backend, MemoryBackend},
+};
 use tokio::time::sleep;
 
 use crate::support::{self, Fate, ms, secs};
@@ -25,7 +28,9 @@ async fn a_manager_counts_its_leases_and_is_up_until_it_is_shut_down() {
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_counts_what_it_has_acquired_and_the_requests_that_ended_because_the_key_was_busy() {
-    let manager = LockManager::builder().url("memory://").client_name("shop").prefix("stock:").build().unwrap();
+    let store = MemoryBackend::new();
+    let build = || LockManager::builder().backend(store.clone()).client_name("shop").prefix("stock:").build().unwrap();
+    let (manager, other) = (build(), build());
     assert_eq!((manager.service(), manager.prefix()), ("shop", "stock:"));
     let counts = || (manager.health().acquired(), manager.health().busy());
     let guard = manager.lock("a").await.unwrap();
@@ -45,6 +50,11 @@ async fn a_manager_counts_what_it_has_acquired_and_the_requests_that_ended_becau
     let waits = manager.lock("a").wait_forever().acquire();
     assert!(tokio::time::timeout(ms(50), waits).await.is_err());
     assert_eq!(counts(), (4, 3));
+    // Several keys that go in one call, since nobody in this process has one of them: one request.
+    let _theirs = other.lock_all(["x", "y"]).await.unwrap();
+    assert!(manager.lock_all(["x", "y", "z"]).try_acquire().await.unwrap().is_none());
+    assert_eq!(counts(), (4, 4));
+    assert_eq!((other.health().acquired(), other.health().busy()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
