@@ -17,10 +17,11 @@ async fn until_up(manager: &LockManager, up: bool) {
 #[tokio::test]
 async fn a_manager_that_nobody_uses_connects_when_it_is_asked_and_follows_its_server() {
     let mut server = RedisServer::start().await;
-    let manager = builder().url(server.url()).build().expect("a valid URL");
+    let manager = builder().url(server.url()).database(3).build().expect("a valid URL");
     until_up(&manager, true).await;
     let health = manager.health();
     assert_eq!((health.nodes().len(), health.nodes()[0].address()), (1, server.address().as_str()));
+    assert_eq!(health.nodes()[0].database(), Some(3));
     assert!(health.last_error().is_none());
 
     server.stop();

@@ -470,7 +470,8 @@ impl LockManagerBuilder {
                 "the client name {client_name:?} is not made of printable ASCII without spaces"
             )));
         }
-        let looks = Looks { service: client_name.clone(), explain_after: self.explain_after };
+        let service = client_name.clone();
+        let looks = Looks { service: service.clone(), explain_after: self.explain_after };
         let replicas = self.defaults.replicas().map_or(0, Replicas::min);
         let backend = url::backend(&self.sources, &ConnectOptions { replicas, ..self.connect })?;
         if self.defaults.replicas().is_some() {
@@ -490,7 +491,7 @@ impl LockManagerBuilder {
         crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, looks, self.limits, self.observer);
-        let settings = Settings { prefix: self.prefix, options: self.defaults, command_timeout: command };
+        let settings = Settings { service, prefix: self.prefix, options: self.defaults, command_timeout: command };
         Ok(LockManager::new(engine, settings))
     }
 

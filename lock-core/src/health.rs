@@ -32,6 +32,8 @@ pub struct Health {
     pub(crate) held: usize,
     pub(crate) slack: Option<Duration>,
     pub(crate) losses: LossCounts,
+    pub(crate) acquired: u64,
+    pub(crate) busy: u64,
 }
 
 impl Health {
@@ -105,6 +107,18 @@ impl Health {
         self.losses.as_slice()
     }
 
+    /// Returns how many leases this manager has acquired since it was made.
+    #[must_use]
+    pub fn acquired(&self) -> u64 {
+        self.acquired
+    }
+
+    /// Returns how many requests of this manager have ended since it was made because their key was busy.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        self.busy
+    }
+
     fn up(&self) -> usize {
         self.nodes.iter().filter(|node| node.up).count()
     }
@@ -114,6 +128,7 @@ impl Health {
 #[derive(Clone, Debug)]
 pub struct NodeHealth {
     address: Arc<str>,
+    pub(crate) database: Option<i64>,
     up: bool,
     age: Option<Duration>,
     last_error: Option<Fault>,
@@ -123,7 +138,7 @@ impl NodeHealth {
     /// Makes the health of a node that is up or down. The address has no password in it; it is a name for people.
     #[must_use]
     pub fn new(address: impl Into<Arc<str>>, up: bool) -> Self {
-        Self { address: address.into(), up, age: None, last_error: None }
+        Self { address: address.into(), database: None, up, age: None, last_error: None }
     }
 
     /// Sets for how long it has been up, or down.
@@ -150,6 +165,12 @@ impl NodeHealth {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Returns the number of the Redis database, or `None` if the backend is not Redis.
+    #[must_use]
+    pub fn database(&self) -> Option<i64> {
+        self.database
     }
 
     /// Returns whether there is a connection that is not known to be broken.
@@ -234,7 +255,7 @@ mod tests {
     }
 
     fn of(nodes: Vec<NodeHealth>) -> Health {
-        Health { admits: true, nodes, held: 0, slack: None, losses: LossCounts::new() }
+        Health { admits: true, nodes, held: 0, slack: None, losses: LossCounts::new(), acquired: 0, busy: 0 }
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub struct KeyInfo {
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) is_truncated: bool,
     pub(crate) processes: Processes,
+    pub(crate) answered_by: Arc<[Party]>,
 }
 
 /// What the store says of a key that is held.
@@ -178,6 +179,26 @@ impl KeyInfo {
     pub fn processes(&self) -> Processes {
         self.processes
     }
+
+    /// Returns the processes that answered in time, in no order and without labels; see [`processes`](Self::processes). Those that did not
+    /// answer are not known by name: compare with an earlier answer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let key = manager.inspect("goods:1").await?;
+    /// assert_eq!(key.answered_by()[0].process(), std::process::id());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn answered_by(&self) -> &[Party] {
+        &self.answered_by
+    }
 }
 
 /// How many processes were asked for the holders and waiters of a key, and how many answered in time; see [`KeyInfo::processes`].
@@ -252,7 +273,7 @@ impl Silent {
 }
 
 /// A request and the process that made it: who holds a key, or waits for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Party {
     pub(crate) service: Arc<str>,
     pub(crate) host: Arc<str>,

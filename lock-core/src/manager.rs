@@ -43,6 +43,7 @@ pub struct LockManager {
 /// The settings of the builder that concern requests.
 #[derive(Debug)]
 pub(crate) struct Settings {
+    pub(crate) service: String,
     pub(crate) prefix: String,
     pub(crate) options: LeaseOptions,
     pub(crate) command_timeout: Duration,
@@ -399,6 +400,18 @@ impl LockManager {
     #[must_use]
     pub fn health(&self) -> Health {
         self.engine.health()
+    }
+
+    /// Returns the name of the service: the [`client_name`](crate::LockManagerBuilder::client_name) that the builder was given.
+    #[must_use]
+    pub fn service(&self) -> &str {
+        &self.settings.service
+    }
+
+    /// Returns the [`prefix`](crate::LockManagerBuilder::prefix) of all keys of the manager; empty if it has none.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.settings.prefix
     }
 
     /// Returns whether the manager was [shut down](Self::shutdown), or is about to be: it refuses new requests, also after

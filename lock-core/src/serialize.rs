@@ -48,12 +48,12 @@ objects! {
         "total": total(waiter.mode()), "waited_ms": ms(waiter.waited()), "place": waiter.place(),
     }
     |health: Health| {
-        "up": health.is_up(), "held": health.held(), "renewal_slack_ms": health.renewal_slack().map(ms),
+        "up": health.is_up(), "held": health.held(), "acquired": health.acquired(), "busy": health.busy(), "renewal_slack_ms": health.renewal_slack().map(ms),
         "lost": health.losses().iter().map(|(reason, number)| (reason.name(), *number)).collect::<BTreeMap<_, _>>(),
         "nodes": health.nodes(),
     }
     |node: NodeHealth| {
-        "address": node.address(), "up": node.is_up(), "age_ms": node.age().map(ms), "last_error": node.last_error(),
+        "address": node.address(), "database": node.database(), "up": node.is_up(), "age_ms": node.age().map(ms), "last_error": node.last_error(),
     }
     |fault: Fault| {
         "message": fault.message(), "age_ms": ms(fault.age()),

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, LossReason, backend::Backend};
+use lock_core::{
+    LockManager, LossReason,
+    backend::{Backend, MemoryBackend},
+};
 use tokio::time::sleep;
 
 use crate::support::{self, Fate, ms, secs};
@@ -21,6 +24,37 @@ async fn a_manager_counts_its_leases_and_is_up_until_it_is_shut_down() {
     manager.shutdown(Duration::ZERO).await;
     assert!(!manager.health().is_up());
     assert_eq!(manager.health().held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_counts_what_it_has_acquired_and_the_requests_that_ended_because_the_key_was_busy() {
+    let store = MemoryBackend::new();
+    let build = || LockManager::builder().backend(store.clone()).client_name("shop").prefix("stock:").build().unwrap();
+    let (manager, other) = (build(), build());
+    assert_eq!((manager.service(), manager.prefix()), ("shop", "stock:"));
+    let counts = || (manager.health().acquired(), manager.health().busy());
+    let guard = manager.lock("a").await.unwrap();
+    assert_eq!(counts(), (1, 0));
+    assert!(manager.lock("a").try_acquire().await.unwrap().is_none());
+    assert!(manager.lock("a").wait(ms(50)).await.unwrap_err().is_busy());
+    assert!(manager.lock_all(["a", "b"]).try_acquire().await.unwrap().is_none());
+    assert_eq!(counts(), (1, 3));
+    // Passed on inside the process, and one for each key of several.
+    let next = tokio::spawn(manager.lock("a").acquire());
+    tokio::task::yield_now().await;
+    drop(guard);
+    let _next = next.await.unwrap().unwrap();
+    let _both = manager.lock_all(["b", "c"]).await.unwrap();
+    assert_eq!(counts(), (4, 3));
+    // A request that was dropped has not found the key busy.
+    let waits = manager.lock("a").wait_forever().acquire();
+    assert!(tokio::time::timeout(ms(50), waits).await.is_err());
+    assert_eq!(counts(), (4, 3));
+    // Several keys that go in one call, since nobody in this process has one of them: one request.
+    let _theirs = other.lock_all(["x", "y"]).await.unwrap();
+    assert!(manager.lock_all(["x", "y", "z"]).try_acquire().await.unwrap().is_none());
+    assert_eq!(counts(), (4, 4));
+    assert_eq!((other.health().acquired(), other.health().busy()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]

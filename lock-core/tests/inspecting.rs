@@ -38,6 +38,19 @@ fn labels(info: &KeyInfo) -> Vec<(&str, &str, u32)> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_that_answered_are_named_whether_they_hold_anything_or_not() -> Result {
+    let [one, two] = two().await?;
+    let _guard = one.lock("k").label("import").await?;
+    for info in [two.inspect("k").await?, two.list("").await?.remove(0)] {
+        let mut names: Vec<_> = info.answered_by().iter().map(|party| (party.service(), party.label())).collect();
+        names.sort_unstable();
+        assert_eq!(names, [("one", ""), ("two", "")]);
+    }
+    assert!(two.inspect("free").await?.answered_by().is_empty(), "nobody was asked");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn holder_and_waiters_of_all_processes_are_described_in_the_order_of_their_places() -> Result {
     let [one, two] = two().await?;
     let guard = one.lock("k").label("import").ttl(ms(9_000)).await?;

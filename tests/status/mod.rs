@@ -25,7 +25,8 @@ async fn manager(server: &RedisServer, name: &str) -> LockManager {
 async fn serve(manager: &LockManager) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let address = listener.local_addr().expect("an address");
-    let router = Router::new().nest_service("/locks", Status::new(manager.clone()).allow_force_release());
+    let status = Status::new(manager.clone()).service("shop").environment("production").allow_force_release();
+    let router = Router::new().nest_service("/locks", status);
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
 }
@@ -52,6 +53,9 @@ async fn an_operator_finds_a_key_and_releases_it() {
     eventually(SOON, what, async || ops.inspect("goods:7").await.is_ok_and(|info| !info.waiters().is_empty())).await;
 
     browser.open(&format!("http://{address}/locks")).await;
+    assert_eq!(browser.value("document.title").await, "shop (production) · locks");
+    let header = browser.text("header").await;
+    assert!(header.starts_with("Locks of shop\nproduction\nno prefix · database 0\nas of "), "{header}");
     assert_eq!(keys(&browser).await, ["goods:7", "orders:1"]);
     let row = browser.text(".keys li").await;
     assert!(row.contains("by shop on ") && row.contains("1 request waiting"), "{row}");
@@ -63,6 +67,14 @@ async fn an_operator_finds_a_key_and_releases_it() {
     // Only the next page has it as an attribute; the keys of the present one are still there after the click.
     browser.text("input[value='goods:']").await;
     assert_eq!(keys(&browser).await, ["goods:7"]);
+    browser.click("nav a[href*='only=waiting']").await;
+    browser.text("input[name=only][value=waiting]").await;
+    browser.write("input[name=by]", "stock").await;
+    browser.click("form button").await;
+    browser.text("input[value=stock]").await;
+    assert_eq!(keys(&browser).await, Vec::<String>::new(), "it waits, and does not hold");
+    browser.open(&format!("http://{address}/locks?by=sell&only=waiting&prefix=goods:")).await;
+    assert_eq!(keys(&browser).await, ["goods:7"]);
 
     browser.click("a.release").await;
     let asked = browser.text("main:has(form.confirm)").await;
@@ -70,6 +82,13 @@ async fn an_operator_finds_a_key_and_releases_it() {
         assert!(asked.contains(part), "{part}: {asked}");
     }
     assert!(guard.is_held(), "nothing was confirmed");
+    let colour = "getComputedStyle(document.querySelector('button.danger')).color";
+    let grey = browser.value(colour).await;
+    browser.click("button.danger").await;
+    assert_eq!(browser.value("document.querySelector('form.confirm').checkValidity()").await, false, "not sent");
+    assert!(guard.is_held(), "the box is not ticked");
+    browser.click(".tick input").await;
+    assert_ne!(browser.value(colour).await, grey);
     browser.click("button.danger").await;
     assert_eq!(browser.text(".done").await, "goods:7 was released by force.");
     assert_eq!(within(SOON, guard.ended()).await.loss(), Some(LossReason::Taken));
@@ -104,6 +123,7 @@ async fn a_key_of_markup_is_text() {
     browser.click("a.release").await;
     browser.text("form.confirm").await;
     assert_eq!(browser.value(strangers).await, 0);
+    browser.click(".tick input").await;
     browser.click("button.danger").await;
     assert!(browser.text(".done").await.ends_with("was released by force."));
     assert!(!guard.is_held());
@@ -138,7 +158,7 @@ async fn nothing_is_wider_than_a_phone() {
     let _guards =
         manager.lock_all(["goods:7", &long]).label("no-space-anywhere-in-this-label-of-a-request").await.expect("free");
     browser.screen(390, 844, true).await;
-    for query in ["", "?refresh=30", &format!("?release={long}"), &format!("?prefix={long}")] {
+    for query in ["", "?refresh=30&only=silent", &format!("?release={long}"), &format!("?prefix={long}&by={long}")] {
         browser.open(&format!("http://{address}/locks{query}")).await;
         assert_eq!(browser.value("document.documentElement.scrollWidth").await, 390, "{query}");
         assert_eq!(browser.value("getComputedStyle(document.body).margin").await, "0px", "the style sheet is there");
@@ -154,6 +174,26 @@ async fn get(address: SocketAddr, target: &str) -> String {
     let mut answer = String::new();
     within(SOON, stream.read_to_string(&mut answer)).await.expect("text");
     answer
+}
+
+#[tokio::test]
+async fn a_process_that_is_stopped_is_named_and_its_key_is_silent() {
+    let server = RedisServer::start().await;
+    let address = serve(&manager(&server, "ops").await).await;
+    let mut holds = role!("hold", server.url(), "goods:7", LONG.as_millis(), 0);
+    holds.expect("held", SOON).await;
+    let holder = async |part: &str| get(address, "/locks").await.contains(part);
+    eventually(SOON, "an answer", async || holder("Held for ").await).await;
+    holds.pause();
+    let named = "Answered before, and not now:</p><ul><li><b>";
+    eventually(SOON, "no answer", async || {
+        holder("<b>1 of 2 processes did not answer</b>").await && holder(named).await
+    })
+    .await;
+    let silent = get(address, "/locks?only=silent").await;
+    assert!(silent.contains("<code>goods:7</code>") && silent.contains("class=\"release needed\""), "{silent}");
+    holds.resume();
+    eventually(SOON, "all answer", async || !holder("did not answer").await).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lock_tests::{LONG, RedisServer};
+use lock_tests::{LONG, RedisServer, SOON, role};
 use tokio::time::sleep;
 
 use crate::status::{browser::Browser, manager, serve};
@@ -15,13 +15,21 @@ use crate::status::{browser::Browser, manager, serve};
 #[ignore = "draws docs/img/status.png"]
 async fn draw() {
     let Some(browser) = Browser::start("the picture of the status page").await else { return };
-    let server = RedisServer::start().await;
+    let mut server = RedisServer::start().await;
     let [first, second, ops] =
         [manager(&server, "shop-1").await, manager(&server, "shop-2").await, manager(&server, "ops").await];
     let address = serve(&ops).await;
+    // The first look has no rates.
+    browser.open(&format!("http://{address}/locks")).await;
     let mut guards = vec![first.lock("jobs:nightly").label("nightly").ttl(LONG).await.expect("free")];
     sleep(Duration::from_secs(15)).await;
     guards.push(first.lock("goods:7").label("goods:<good>").ttl(Duration::from_secs(3)).await.expect("free"));
+    for _ in 0..130 {
+        ops.lock("goods:4").label("stocktaking").await.expect("free").release().await.expect("held");
+    }
+    for _ in 0..3 {
+        assert!(ops.lock("goods:7").label("stocktaking").try_acquire().await.expect("it answers").is_none());
+    }
     let waits = |key: &'static str, label| {
         let (first, second) = (first.clone(), second.clone());
         for manager in [second, first] {
@@ -44,12 +52,28 @@ async fn draw() {
         browser.open(&format!("http://{address}/locks{query}")).await;
         save(&path, &browser.picture().await);
     };
-    draw(folder.join("status.png"), "", 1_180, 760, false, "light").await;
+    draw(folder.join("status.png"), "", 1_180, 1_010, false, "light").await;
     // To be looked at, and not kept.
     let folder = std::env::temp_dir();
     draw(folder.join("status-phone.png"), "", 390, 1_600, true, "light").await;
     draw(folder.join("status-dark.png"), "?refresh=5", 1_180, 760, false, "dark").await;
     draw(folder.join("status-confirm.png"), "?release=goods:7", 390, 844, true, "dark").await;
+    // At night: a process stands still, and a key is long.
+    let mut holds = role!("hold", server.url(), "import", LONG.as_millis(), 0);
+    holds.expect("held", SOON).await;
+    guards.push(
+        second.lock(format!("report:{}", "0123456789".repeat(100))).label("report").ttl(LONG).await.expect("free"),
+    );
+    sleep(Duration::from_secs(2)).await;
+    browser.open(&format!("http://{address}/locks")).await;
+    holds.pause();
+    sleep(Duration::from_secs(2)).await;
+    draw(folder.join("status-night.png"), "", 1_180, 1_100, false, "dark").await;
+    draw(folder.join("status-night-phone.png"), "?only=silent", 390, 1_200, true, "light").await;
+    draw(folder.join("status-long.png"), "?prefix=report", 390, 1_200, true, "light").await;
+    server.stop();
+    sleep(Duration::from_secs(2)).await;
+    draw(folder.join("status-down.png"), "", 1_180, 700, false, "dark").await;
 }
 
 fn save(path: &Path, base64: &str) {

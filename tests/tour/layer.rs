@@ -239,7 +239,10 @@ mod status_page {
     #[tokio::test]
     async fn mounted() -> Result {
         let manager = LockManager::in_memory();
-        let status = Status::new(manager.clone()).allow_force_release();
+        let status = Status::new(manager.clone())
+            .environment("production")
+            .trace_url("https://jaeger.example/trace/{trace_id}")
+            .allow_force_release();
         let operators = Router::new().nest_service("/locks", status).layer(from_fn(operators_only));
 
         let request = Request::get("/locks").header("x-user", "operator").body(Body::empty())?;

@@ -101,9 +101,10 @@ impl Engine {
         let admits = self.core.admit().is_ok();
         let nodes = self.core.backend.health();
         let now = self.now();
-        let tenures = &mut self.core.state().queues.tenures;
-        let (slack, losses) = (tenures.slack.least(now), tenures.losses);
-        Health { admits, nodes, held: tenures.len(), slack, losses }
+        let queues = &mut self.core.state().queues;
+        let (busy, tenures) = (queues.busy, &mut queues.tenures);
+        let (slack, losses, acquired) = (tenures.slack.least(now), tenures.losses, tenures.acquired);
+        Health { admits, nodes, held: tenures.len(), slack, losses, acquired, busy }
     }
 
     /// Begins a request: refuses it after a shutdown, and starts the task if it does not run.

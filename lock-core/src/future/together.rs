@@ -100,7 +100,9 @@ fn answered(
     };
     let fences: Option<Vec<_>> = all.iter().zip(&answer.outcomes).map(held).collect();
     let Some(fences) = fences.filter(|fences| fences.len() == all.len()) else {
-        return busy.filter(|_| request.tries_once()).map_or(Ok(None), Err);
+        let busy = busy.filter(|_| request.tries_once());
+        engine.state().queues.busy += u64::from(busy.is_some());
+        return busy.map_or(Ok(None), Err);
     };
     let mut guards = Vec::with_capacity(all.len());
     for (wanted, fences) in all.iter_mut().zip(fences) {

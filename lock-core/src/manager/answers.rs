@@ -1,10 +1,10 @@
 //! What all processes say of keys, key by key.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use crate::{
     engine::question::{Heard, message::Report},
-    info::{Held, Holder, KeyInfo, Processes, Waiter},
+    info::{Held, Holder, KeyInfo, Party, Processes, Waiter},
     key::LockKey,
 };
 
@@ -16,6 +16,7 @@ pub(super) struct Answers {
     /// Whether a process had more to say, about any of the keys.
     is_truncated: bool,
     processes: Processes,
+    answered_by: Arc<[Party]>,
 }
 
 impl Answers {
@@ -23,8 +24,11 @@ impl Answers {
     pub(super) fn of(heard: Option<Heard>) -> Self {
         let mut answers = Self::default();
         let Some(Heard { answers: messages, reached }) = heard else { return answers };
-        for Report { is_cut, holders, waiters } in messages.values().filter_map(|message| Report::read(message)) {
+        let mut answered_by = Vec::new();
+        for Report { party, is_cut, holders, waiters } in messages.values().filter_map(|message| Report::read(message))
+        {
             answers.processes.answered += 1;
+            answered_by.push(party);
             answers.is_truncated |= is_cut;
             for (key, holder) in holders {
                 answers.of_keys.entry(key).or_default().0.push(holder);
@@ -33,6 +37,7 @@ impl Answers {
                 answers.of_keys.entry(key).or_default().1.push(waiter);
             }
         }
+        answers.answered_by = answered_by.into();
         // A question that has reached nobody, not even the manager that asks, could not be sent.
         let reached = reached.filter(|reached| *reached > 0);
         answers.processes.asked = reached.map(|reached| reached.max(answers.processes.answered));
@@ -64,8 +69,8 @@ impl Answers {
         holders.truncate(held.filter(|held| !held.foreign).map_or(0, |held| held.leases));
         holders.sort_by_key(|holder| Reverse(holder.held));
         waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        let (is_truncated, processes) = (self.is_truncated, self.processes);
-        KeyInfo { key: key.as_str().to_owned(), held, holders, waiters, is_truncated, processes }
+        let (is_truncated, processes, answered_by) = (self.is_truncated, self.processes, Arc::clone(&self.answered_by));
+        KeyInfo { key: key.as_str().to_owned(), held, holders, waiters, is_truncated, processes, answered_by }
     }
 }
 

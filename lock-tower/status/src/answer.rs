@@ -15,8 +15,8 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Makes a page of its body: HTML, with all that is not ours escaped. It reloads itself after `refresh` seconds.
-    pub(super) fn page(status: StatusCode, title: &'static str, refresh: Option<u32>, body: &str) -> Self {
+    /// Makes a page of its title and body: HTML, with all that is not ours escaped. It reloads itself after `refresh` seconds.
+    pub(super) fn page(status: StatusCode, title: &str, refresh: Option<u32>, body: &str) -> Self {
         let version = env!("CARGO_PKG_VERSION");
         let refresh = refresh.map(|seconds| format!("<meta http-equiv=refresh content={seconds}>")).unwrap_or_default();
         let page = format!(

@@ -7,16 +7,28 @@ use serde_json::{Value, json};
 
 use super::{
     look::Look,
-    question::{Order, Question},
+    processes::Missed,
+    question::{Only, Order, Question},
+    rates::{Counters, Rates},
     selection::Selection,
+    site::Site,
 };
 
-pub(super) fn list(question: &Question, health: &Health, look: &Look) -> Value {
-    let at = look.at.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0, Duration::as_millis);
+pub(super) fn list(site: &Site, question: &Question, health: &Health, look: &Look) -> Value {
+    let at = look.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut value = json!({
-        "at_ms": u64::try_from(at).unwrap_or(u64::MAX),
+        "at_ms": ms(at),
+        "service": site.service,
+        "environment": site.environment,
+        "key_prefix": site.prefix(),
         "manager": health,
+        "rates": look.rates.map(|Rates { span, grown: Counters { acquired, busy, lost } }| json!({
+            "span_ms": ms(span), "acquired": acquired, "busy": busy, "lost": lost,
+        })),
         "prefix": question.prefix,
+        "only": if question.only == Only::All { "all" } else { question.only.in_query() },
+        "by": question.by,
+        "host": question.host,
         "order": if question.order == Order::Key { "key" } else { "age" },
     });
     match &look.keys {
@@ -24,10 +36,23 @@ pub(super) fn list(question: &Question, health: &Health, look: &Look) -> Value {
             let selection = Selection::of(keys, question);
             value["matching"] = selection.matching.into();
             value["waiting"] = selection.waiting.into();
+            value["unknown"] = selection.unknown.into();
+            value["missed"] = look.missed.iter().map(missed).collect();
             value["next"] = selection.next.into();
             value["keys"] = json!(selection.rows);
         }
         Err(error) => value["error"] = error.as_str().into(),
     }
     value
+}
+
+fn missed(Missed { party, ago }: &Missed) -> Value {
+    json!({
+        "service": party.service(), "host": party.host(), "process": party.process(),
+        "answered_ms": ms(*ago),
+    })
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

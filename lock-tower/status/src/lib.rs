@@ -1,8 +1,8 @@
 //! A page for operators: who holds which key, who waits for it and for how long, and how the connection is.
 //!
 //! [`Status`] is a tower service that mounts in any axum router. It shows all keys of its manager's store, of whichever
-//! process, with the longest waits and holds first; the losses and the renewals of its own process; and the nodes of the
-//! backend. The page has no JavaScript, loads nothing from elsewhere, and is readable on a phone.
+//! process, with the longest waits and holds first; which processes did not answer; the rates, losses and renewals of its own process; and
+//! the nodes of the backend. The page has no JavaScript, loads nothing from elsewhere, and is readable on a phone.
 //!
 //! # Example
 //!
@@ -33,17 +33,33 @@
 //!
 //! # Customised
 //!
-//! With forced releases, which are off unless they are allowed:
+//! With the environment in the title, links from holders to their traces, and forced releases, which are off unless they are allowed:
 //!
 //! ```
 //! use axum::Router;
 //! use lock_core::LockManager;
 //! use lock_status::Status;
 //!
-//! let status = Status::new(LockManager::in_memory()).allow_force_release();
+//! let status = Status::new(LockManager::in_memory())
+//!     .environment("production")
+//!     .trace_url("https://jaeger.example/trace/{trace_id}")
+//!     .allow_force_release();
 //! let service: Router = Router::new().nest_service("/locks", status);
 //! # let _ = service;
 //! ```
+//!
+//! # Processes that did not answer
+//!
+//! The store says how many processes were asked, and each that answers says its name. So the page names a silent process if that has
+//! answered an earlier look of the last hour at the same `Status` or a clone, and says since when it has not. While answers are missing,
+//! waits and holds are given as *at least*. A process names 500 holders and waiters at most, holders first; the page says if one has more.
+//!
+//! # Rates
+//!
+//! The rates are those of the process that serves the page, which is said there; behind a load balancer the next request may reach
+//! another one. The manager counts ([`Health::acquired`](lock_core::Health::acquired), [`Health::busy`](lock_core::Health::busy),
+//! [`Health::losses`](lock_core::Health::losses)), and each look samples. So the first look has no rates, and a later one has those since
+//! the last look that is a minute old, or since the first one of the last minute; the page says how long ago that was. For all processes over all time, use [metrics](lock_core#metrics).
 //!
 //! # Forced releases
 //!
@@ -51,6 +67,9 @@
 //! releases, by `POST`; a `GET` never changes anything. The form names the holder that was shown, by its fencing token. If the key
 //! has another holder by then, it is kept, and the confirmation is shown again. (Between that check and the release another
 //! holder may come, as another round trip lies there.) Each release is logged as a warning.
+//!
+//! The link is red if a holder of the key is silent, or if another library holds the key without a ttl. Otherwise it is grey, and the
+//! confirmation has a box that must be ticked before its button works: the holder is alive, and ends its lease at its `max_hold` itself.
 //!
 //! A form of another site is refused with 403: the header `Sec-Fetch-Site` has to be `same-origin`, or if it is not sent, as
 //! over plain HTTP, the host in `Origin` has to be that of the request. A page of another site cannot change these headers.
@@ -62,6 +81,9 @@
 //! | parameter | meaning |
 //! | --- | --- |
 //! | `prefix` | only keys that begin with this text, behind the prefix of the manager |
+//! | `only` | `waiting`: only keys that requests wait for; `silent`: only keys with a lease for which no process answered |
+//! | `by` | only keys with a holder whose service or label contains this text |
+//! | `host` | only keys with a holder whose host has a name that contains this text |
 //! | `order=key` | keys in the order of their bytes, 200 on a page; without it the 200 with the longest waits and holds |
 //! | `after` | the key behind which the page begins, in the order of keys |
 //! | `refresh` | the page reloads itself after this many seconds, from 2 to 3,600 |
@@ -70,10 +92,14 @@
 //! # JSON
 //!
 //! ```json
-//! {"at_ms": 1764000000000, "order": "age", "prefix": "", "matching": 1, "waiting": 1, "next": null,
-//!  "manager": {"up": true, "held": 1, "renewal_slack_ms": 1990,
+//! {"at_ms": 1764000000000, "service": "shop", "environment": "production", "key_prefix": "",
+//!  "order": "age", "prefix": "", "only": "all", "by": "", "host": "",
+//!  "matching": 1, "waiting": 1, "unknown": 0, "next": null,
+//!  "manager": {"up": true, "held": 1, "acquired": 700, "busy": 12, "renewal_slack_ms": 1990,
 //!              "lost": {"expired": 0, "taken": 0, "max_hold": 0, "forced": 0, "shut_down": 0},
-//!              "nodes": [{"address": "127.0.0.1:6379", "up": true, "age_ms": 5000, "last_error": null}]},
+//!              "nodes": [{"address": "127.0.0.1:6379", "database": 0, "up": true, "age_ms": 5000, "last_error": null}]},
+//!  "rates": {"span_ms": 60500, "acquired": 130, "busy": 2, "lost": 0},
+//!  "missed": [{"service": "shop", "host": "web-3", "process": 4713, "answered_ms": 40000}],
 //!  "keys": [{"key": "goods:1", "locked": true, "foreign": false, "remaining_ms": 2900, "leases": 1,
 //!            "holders": [{"service": "shop", "host": "web-1", "process": 4711, "label": "sell",
 //!                         "mode": "exclusive", "permits": 0, "total": 0,
@@ -86,8 +112,10 @@
 //!            "processes": {"asked": 3, "answered": 3}}]}
 //! ```
 //!
-//! `matching` and `waiting` count all keys of the prefix, `keys` has 200 at most, and `next` is what `after` is to be for the
-//! next ones. `holders` is empty if the key is free, if it is `foreign` (held by another library), and if nobody answered, see
+//! `matching` and `waiting` count all keys that match, `keys` has 200 at most, and `next` is what `after` is to be for the
+//! next ones. `unknown` is how many silent keys `by` and `host` have left out, since their holders are not known. `key_prefix` is the prefix
+//! of the manager, `database` is `null` unless the node is Redis, and `rates` is `null` in the first look. `missed` are the processes that
+//! answered before and not now, `answered_ms` ago. `holders` is empty if the key is free, if it is `foreign` (held by another library), and if nobody answered, see
 //! [`KeyInfo::nobody_answered`](lock_core::KeyInfo::nobody_answered). `mode` is `exclusive`, `shared` or `permits`, which take `permits`
 //! of the `total` of the key; other modes have zero of both. `leases` is how many hold the key, as Redis counts them. `silent` is
 //! `null` if a process answered for each of them, and if that cannot be known; else it is `{"leases": 1, "permits": 0,
@@ -106,15 +134,20 @@
 //! history. Use the service in a tokio runtime with time enabled.
 
 mod answer;
+mod controls;
 mod json;
 mod look;
 mod origin;
 mod page;
+mod processes;
 mod question;
+mod rates;
 mod release;
 mod selection;
 mod sentences;
+mod site;
 mod text;
+mod trace;
 mod words;
 
 use std::{
@@ -122,6 +155,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -137,6 +171,8 @@ use self::{
     page::List,
     question::Question,
     release::{ask, message, release},
+    site::Site,
+    trace::Traces,
 };
 
 /// A tower service that answers with a page about the locks of a manager. The [module](self) has examples.
@@ -145,14 +181,48 @@ use self::{
 #[derive(Clone, Debug)]
 pub struct Status {
     looks: Looks,
-    releases: bool,
+    site: Arc<Site>,
 }
 
 impl Status {
     /// Makes the page of a manager. It changes nothing, unless [`allow_force_release`](Self::allow_force_release) is called.
     #[must_use]
     pub fn new(manager: LockManager) -> Self {
-        Self { looks: Looks::new(manager), releases: false }
+        Self { site: Arc::new(Site::of(manager.clone())), looks: Looks::new(manager) }
+    }
+
+    /// Sets the name of the service in the title and the header. Default: the
+    /// [`client_name`](lock_core::LockManagerBuilder::client_name) of the manager.
+    #[must_use]
+    pub fn service(self, name: impl Into<String>) -> Self {
+        self.with(|site| site.service = name.into())
+    }
+
+    /// Sets the name of the environment, such as `production`, in the title and the header of each page. Default: none.
+    ///
+    /// Prefix and database stand in the header, too; they come from the manager.
+    #[must_use]
+    pub fn environment(self, name: impl Into<String>) -> Self {
+        self.with(|site| site.environment = name.into())
+    }
+
+    /// Links each holder to the trace in which it acquired its lease. Default: no links.
+    ///
+    /// The template is the address of a trace in your viewer, with `{trace_id}`, and `{span_id}` if it is of use there. A holder has a link
+    /// if its process has lock-core's feature `opentelemetry`, the lease was acquired in a span of a trace, and that trace was sampled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_status::Status;
+    ///
+    /// let status = Status::new(LockManager::in_memory()).trace_url("https://jaeger.example/trace/{trace_id}?uiFind={span_id}");
+    /// # let _ = status;
+    /// ```
+    #[must_use]
+    pub fn trace_url(self, template: impl Into<String>) -> Self {
+        self.with(|site| site.traces = Some(Traces::new(template.into())))
     }
 
     /// Lets the page release keys by force, after a confirmation.
@@ -161,19 +231,26 @@ impl Status {
     /// [`LockManager::force_release`](lock_core::LockManager::force_release) for what follows.
     #[must_use]
     pub fn allow_force_release(self) -> Self {
-        Self { releases: true, ..self }
+        self.with(|site| site.releases = true)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Site)) -> Self {
+        change(Arc::make_mut(&mut self.site));
+        self
     }
 
     async fn answer(self, method: Method, uri: Uri, headers: HeaderMap) -> Answer {
         let question = Question::read(uri.query().unwrap_or_default(), &headers);
-        let refused = |status, why| message(&question, status, why);
+        let refused = |status, why| message(&self.site, &question, status, why);
         match (method, question.release.clone()) {
             (Method::GET | Method::HEAD, _) if question.style => Answer::style(),
             (Method::GET | Method::HEAD, None) => self.list(&question).await,
-            _ if !self.releases => refused(StatusCode::METHOD_NOT_ALLOWED, "this page only shows").allow("GET, HEAD"),
-            (Method::GET | Method::HEAD, Some(key)) => ask(&self.looks, &question, &key).await,
+            _ if !self.site.releases => {
+                refused(StatusCode::METHOD_NOT_ALLOWED, "this page only shows").allow("GET, HEAD")
+            }
+            (Method::GET | Method::HEAD, Some(key)) => ask(&self.site, &self.looks, &question, &key).await,
             (Method::POST, Some(key)) => match origin::same_origin(&headers, &uri) {
-                Ok(()) => release(self.looks, question, key).await,
+                Ok(()) => release(self.site, self.looks, question, key).await,
                 Err(why) => refused(StatusCode::FORBIDDEN, why),
             },
             (Method::POST, None) => refused(StatusCode::BAD_REQUEST, "the request does not name a key to release"),
@@ -186,10 +263,10 @@ impl Status {
         let health = self.looks.manager.health();
         let status = if look.keys.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         if question.json {
-            return Answer::json(status, &json::list(question, &health, &look));
+            return Answer::json(status, &json::list(&self.site, question, &health, &look));
         }
-        let list = List { question, health: &health, look: &look, releases: self.releases };
-        Answer::page(status, "Locks", question.refresh, &list.body())
+        let list = List { question, health: &health, look: &look, site: &self.site };
+        Answer::page(status, &self.site.title("locks"), question.refresh, &list.body())
     }
 }
 

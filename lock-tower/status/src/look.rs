@@ -8,6 +8,11 @@ use std::{
 use lock_core::{Error, KeyInfo, LockManager};
 use tokio::{sync::Mutex, time::Instant};
 
+use super::{
+    processes::{Known, Missed},
+    rates::{Counters, Rates, Samples},
+};
+
 /// Looks at all keys of a manager, one look at a time, and at single keys, one at a time.
 ///
 /// A look at millions of keys takes long. What an operator does with one key does not wait for it.
@@ -18,6 +23,8 @@ pub(super) struct Looks {
     last: Arc<Mutex<Option<Arc<Look>>>>,
     /// Locked while a single key is looked at.
     single: Arc<Mutex<()>>,
+    /// What earlier looks have found of processes and counters.
+    seen: Arc<StdMutex<Seen>>,
     /// When a key was changed last: a look that began before is no longer shared.
     changed: Arc<StdMutex<Option<Instant>>>,
 }
@@ -28,13 +35,24 @@ pub(super) struct Look {
     pub(super) at: SystemTime,
     /// All keys of the manager in the order of their bytes, or what went wrong.
     pub(super) keys: Result<Vec<KeyInfo>, String>,
+    /// The processes that answered an earlier look, and not this one.
+    pub(super) missed: Vec<Missed>,
+    /// What this process did since a look of about a minute ago, if there was one.
+    pub(super) rates: Option<Rates>,
     began: Instant,
     until: Instant,
 }
 
+/// What is kept from look to look.
+#[derive(Debug, Default)]
+struct Seen {
+    known: Known,
+    samples: Samples,
+}
+
 impl Looks {
     pub(super) fn new(manager: LockManager) -> Self {
-        Self { manager, last: Arc::default(), single: Arc::default(), changed: Arc::default() }
+        Self { manager, last: Arc::default(), single: Arc::default(), seen: Arc::default(), changed: Arc::default() }
     }
 
     /// Returns the last look if it is new enough, and takes another one otherwise.
@@ -46,9 +64,9 @@ impl Looks {
         if let Some(look) = last.as_ref().filter(|look| self.is_fresh(look)) {
             return Arc::clone(look);
         }
-        let manager = self.manager.clone();
+        let (manager, seen) = (self.manager.clone(), Arc::clone(&self.seen));
         let task = tokio::spawn(async move {
-            let look = Arc::new(Look::take(&manager).await);
+            let look = Arc::new(Look::take(&manager, &seen).await);
             *last = Some(Arc::clone(&look));
             look
         });
@@ -84,14 +102,18 @@ impl Looks {
 }
 
 impl Look {
-    async fn take(manager: &LockManager) -> Self {
+    async fn take(manager: &LockManager, seen: &StdMutex<Seen>) -> Self {
         let began = Instant::now();
         // All keys, whatever the prefix of the page is, so that pages of different prefixes share the look.
         let keys = manager.list("").await.map_err(|error| error.to_string());
         let now = Instant::now();
         // A look at very many keys takes long: the store has a rest before the next one.
         let until = now + FRESH.max((now - began) * 4);
-        Self { at: SystemTime::now(), keys, began, until }
+        let counters = Counters::of(&manager.health());
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let missed = seen.known.look(keys.as_deref().unwrap_or_default(), now);
+        let rates = seen.samples.take(now, counters);
+        Self { at: SystemTime::now(), keys, missed, rates, began, until }
     }
 
     fn key(&self, key: &str) -> Option<&KeyInfo> {
@@ -101,7 +123,8 @@ impl Look {
 
     fn failed(error: String) -> Self {
         let now = Instant::now();
-        Self { at: SystemTime::now(), keys: Err(error), began: now, until: now }
+        let at = SystemTime::now();
+        Self { at, keys: Err(error), missed: Vec::new(), rates: None, began: now, until: now }
     }
 }
 
@@ -154,7 +177,7 @@ mod tests {
         };
         assert!(tokio::time::timeout(FRESH, single).await.unwrap().is_locked());
         drop(in_flight);
-        let mut old = Look::take(&looks.manager).await;
+        let mut old = Look::take(&looks.manager, &looks.seen).await;
         tokio::time::advance(FRESH / 4).await;
         looks.forget();
         old.until = Instant::now() + FRESH;

@@ -8,11 +8,14 @@ use std::{
 use lock_core::{Health, KeyInfo, NodeHealth};
 
 use super::{
+    controls::Controls,
     look::Look,
-    question::{Order, Question},
-    selection::{PAGE, Selection, waited},
+    question::{Only, Order, Question},
+    rates::{Counters, Rates},
+    selection::{PAGE, Selection, is_silent, needs_release, waited},
     sentences::{HolderOf, Missing, Named, SHOWN, WaitersOf, loss},
-    text::{Attribute, Text},
+    site::Site,
+    text::{Attribute, Clipped, Text},
     words::{Age, Count, Number, TimeOfDay},
 };
 
@@ -22,8 +25,7 @@ pub(super) struct List<'a> {
     pub(super) question: &'a Question,
     pub(super) health: &'a Health,
     pub(super) look: &'a Look,
-    /// Whether each key has a link to its forced release.
-    pub(super) releases: bool,
+    pub(super) site: &'a Site,
 }
 
 impl List<'_> {
@@ -35,25 +37,25 @@ impl List<'_> {
     }
 
     fn write(&self, body: &mut String) -> fmt::Result {
-        write!(body, "<header><h1>Locks</h1><p>As of {}</p></header>", TimeOfDay(self.look.at))?;
+        body.write_str(&self.site.header("h1", Some(TimeOfDay(self.look.at))))?;
         self.nodes(body)?;
         match &self.look.keys {
             Ok(keys) => {
                 let selection = Selection::of(keys, self.question);
-                self.figures(body, Some(&selection))?;
-                self.controls(body)?;
-                if let Some(info) = keys.first() {
-                    write!(body, "{}", Missing(info))?;
+                let missing = keys.first().map(|info| Missing { info, look: self.look });
+                if let Some(missing) = missing {
+                    write!(body, "{missing}")?;
                 }
-                self.rows(body, &selection)
+                figures(body, &selection, missing.is_some_and(|missing| missing.is_any()))?;
+                write!(body, "{}", Controls { question: self.question, keys, of: Some(selection.of) })?;
+                self.rows(body, &selection)?;
             }
             Err(error) => {
-                self.figures(body, None)?;
-                self.controls(body)?;
-                let error = Text(error);
-                write!(body, "<p class=alarm role=alert><b>The keys cannot be listed:</b> {error}</p>")
+                write!(body, "<p class=alarm role=alert><b>The keys cannot be listed:</b> {}</p>", Text(error))?;
+                write!(body, "{}", Controls { question: self.question, keys: &[], of: None })?;
             }
         }
+        self.process(body)
     }
 
     fn nodes(&self, body: &mut String) -> fmt::Result {
@@ -66,57 +68,54 @@ impl List<'_> {
         body.write_str("</ul></section>")
     }
 
-    fn figures(&self, body: &mut String, selection: Option<&Selection<'_>>) -> fmt::Result {
-        body.write_str("<dl>")?;
-        if let Some(selection) = selection {
-            figure(body, "Keys", Number(selection.matching))?;
-            figure(body, "Requests waiting", Number(selection.waiting))?;
-            figure(body, "Longest wait", age_or("none", selection.longest_wait))?;
-            figure(body, "Longest hold", age_or("none", selection.longest_hold))?;
+    /// What this process alone knows: the other processes keep their own counters.
+    fn process(&self, body: &mut String) -> fmt::Result {
+        let health = self.health;
+        write!(
+            body,
+            "<section class=process><h2>This process alone</h2><p>Holds <b>{}</b>. ",
+            Count(health.held(), "lease")
+        )?;
+        match self.look.rates {
+            Some(Rates { span, grown: Counters { acquired, busy, lost } }) => write!(
+                body,
+                "In the last {}: <b>{}</b> acquired{}, <b>{}</b> given up because the key was busy{}, <b>{}</b> lost. ",
+                Age(span),
+                Number(acquired),
+                PerSecond(acquired, span),
+                Number(busy),
+                PerSecond(busy, span),
+                Number(lost),
+            )?,
+            None => body.write_str("Rates are known from the second look on. ")?,
         }
-        body.write_str("</dl>")?;
-        let slack = age_or("nothing renewed", self.health.renewal_slack());
-        let lost = self.health.losses().iter().filter(|(_, number)| *number > 0);
-        let lost: Vec<_> = lost.map(|(reason, number)| format!("{number} {}", loss(*reason))).collect();
+        let slack = age_or("nothing renewed", health.renewal_slack());
+        let lost = health.losses().iter().filter(|(_, number)| *number > 0);
+        let lost: Vec<_> = lost.map(|(reason, number)| format!("{} {}", Number(*number), loss(*reason))).collect();
         let lost = if lost.is_empty() { "none".to_owned() } else { lost.join(", ") };
         write!(
             body,
-            "<p class=process>This process: <b>{}</b>. Least time left at a renewal in the last minute: <b>{slack}</b>. \
-             Lost since its start: <b>{lost}</b>.</p>",
-            Count(self.health.held(), "lease"),
+            "Least time left at a renewal in the last minute: <b>{slack}</b>. Since its start: {} acquired, {} given up, \
+             lost: <b>{lost}</b>.</p></section>",
+            Number(health.acquired()),
+            Number(health.busy()),
         )
     }
 
-    fn controls(&self, body: &mut String) -> fmt::Result {
-        let question = self.question;
-        let prefix = Attribute(&question.prefix);
-        write!(
-            body,
-            "<form method=get><label>Keys that begin with <input type=search name=prefix value=\"{prefix}\" \
-             autocapitalize=none autocomplete=off spellcheck=false></label>"
-        )?;
-        if question.order == Order::Key {
-            body.write_str("<input type=hidden name=order value=key>")?;
-        }
-        if question.refresh.is_some() {
-            write!(body, "<input type=hidden name=refresh value={}>", question.seconds())?;
-        }
-        body.write_str("<button>Show</button></form><nav><p>Reload: ")?;
-        let refresh = |seconds: Option<u32>| (question.refreshed(seconds), question.refresh == seconds);
-        choice(body, "by hand", refresh(None))?;
-        choice(body, "every 5 s", refresh(Some(5)))?;
-        choice(body, "every 30 s", refresh(Some(30)))?;
-        body.write_str("<p>Order: ")?;
-        let order = |order| (question.ordered(order), question.order == order);
-        choice(body, "longest first", order(Order::Age))?;
-        choice(body, "by key", order(Order::Key))?;
-        write!(body, "<p><a href=\"{}\">JSON</a></nav>", Attribute(&question.as_json()))
-    }
-
     fn rows(&self, body: &mut String, selection: &Selection<'_>) -> fmt::Result {
-        let Selection { rows, matching, .. } = selection;
+        let Selection { rows, matching, unknown, .. } = selection;
+        let question = self.question;
+        if *unknown > 0 && question.only != Only::Waiting {
+            let (silent, link) = (Count(*unknown, "silent key"), question.silent());
+            write!(
+                body,
+                "<p class=more>Left out, because the holder is not known: <a href=\"{}\">{silent}</a>.</p>",
+                Attribute(&link)
+            )?;
+        }
         if rows.is_empty() {
-            return body.write_str("<p class=none>No such key is held or waited for.</p>");
+            let such = if question.is_filter() { "No such key" } else { "No key" };
+            return write!(body, "<p class=none>{such} is held or waited for.</p>");
         }
         body.write_str("<ol class=keys>")?;
         rows.iter().try_for_each(|info| self.row(body, info))?;
@@ -142,16 +141,27 @@ impl List<'_> {
     }
 
     fn row(&self, body: &mut String, info: &KeyInfo) -> fmt::Result {
-        let nobody_answered = info.nobody_answered() && !info.is_truncated();
-        let is_silent = nobody_answered || info.silent().is_some();
-        let class = if is_silent {
+        let class = if is_silent(info) {
             "bad"
         } else if info.waiters().is_empty() {
             "calm"
         } else {
             "wait"
         };
-        write!(body, "<li class={class}><h3><code>{}</code></h3><div>{}</div><div>", Text(info.key()), HolderOf(info))?;
+        let key = Clipped(info.key());
+        write!(body, "<li class={class}>")?;
+        if key.ends().is_some() {
+            write!(
+                body,
+                "<details class=key><summary><h3><code>{key}</code></h3><span class=fact>the whole key, {}</span></summary>\
+                 <code>{}</code></details>",
+                Count(info.key().len(), "byte"),
+                Text(info.key()),
+            )?;
+        } else {
+            write!(body, "<h3><code>{key}</code></h3>")?;
+        }
+        write!(body, "<div>{}</div><div>", HolderOf { info, traces: self.site.traces.as_ref() })?;
         if let Some(wait) = waited(info) {
             write!(body, "<details><summary>{}, longest for <b>{}</b></summary><ol>", WaitersOf(info), Age(wait))?;
             for waiter in info.waiters().iter().take(SHOWN) {
@@ -176,9 +186,10 @@ impl List<'_> {
             write!(body, "<p class=fact>{nobody}</p>")?;
         }
         body.write_str("</div>")?;
-        if self.releases && info.is_locked() {
+        if self.site.releases && info.is_locked() {
             let link = self.question.release(info.key(), "");
-            write!(body, "<p><a class=release href=\"{}\">Release by force…</a>", Attribute(&link))?;
+            let class = if needs_release(info) { "release needed" } else { "release" };
+            write!(body, "<p><a class=\"{class}\" href=\"{}\">Release by force…</a>", Attribute(&link))?;
         }
         Ok(())
     }
@@ -200,19 +211,38 @@ impl Display for Node<'_> {
     }
 }
 
-fn figure(body: &mut String, name: &str, value: impl Display) -> fmt::Result {
+/// The figures of all keys that match. If answers are missing, waits and holds are only the least that there may be.
+fn figures(body: &mut String, selection: &Selection<'_>, is_partial: bool) -> fmt::Result {
+    let least = |text: String, is_none| match is_partial {
+        true if is_none => "not known".to_owned(),
+        true => format!("at least {text}"),
+        false => text,
+    };
+    let age = |age: Option<Duration>| least(age_or("none", age), age.is_none());
+    let waiting = least(Number(selection.waiting).to_string(), selection.waiting == 0);
+    body.write_str("<dl>")?;
+    figure(body, "Keys", &Number(selection.matching).to_string())?;
+    figure(body, "Requests waiting", &waiting)?;
+    figure(body, "Longest wait", &age(selection.longest_wait))?;
+    figure(body, "Longest hold", &age(selection.longest_hold))?;
+    body.write_str("</dl>")
+}
+
+fn figure(body: &mut String, name: &str, value: &str) -> fmt::Result {
     write!(body, "<div><dt>{name}<dd>{value}</div>")
+}
+
+/// Says how many a second these were in a span.
+struct PerSecond(u64, Duration);
+
+impl Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(number, span) = self;
+        let rate = u128::from(*number) * 10_000 / span.as_millis().max(1);
+        if rate == 0 { Ok(()) } else { write!(f, " ({}.{}/s)", rate / 10, rate % 10) }
+    }
 }
 
 fn age_or(none: &str, age: Option<Duration>) -> String {
     age.map_or_else(|| none.to_owned(), |age| Age(age).to_string())
-}
-
-/// A link, or the same text without one if it is what is shown.
-fn choice(body: &mut String, name: &str, (link, is_chosen): (String, bool)) -> fmt::Result {
-    if is_chosen {
-        write!(body, "<b aria-current=true>{name}</b> ")
-    } else {
-        write!(body, "<a href=\"{}\">{name}</a> ", Attribute(&link))
-    }
 }

@@ -1,40 +1,45 @@
 //! The forced release of a key: first a confirmation, then a form.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use http::StatusCode;
 use lock_core::{Error, KeyInfo};
 use serde_json::json;
+use tokio::task::JoinError;
 
 use super::{
     answer::Answer,
     look::Looks,
     question::Question,
+    selection::needs_release,
     sentences::{HolderOf, WaitersOf},
-    text::{Attribute, Text},
+    site::Site,
+    text::{Attribute, Clipped, Text},
 };
 
 /// Asks whether a key is to be released by force. Changes nothing.
-pub(super) async fn ask(looks: &Looks, question: &Question, key: &str) -> Answer {
+pub(super) async fn ask(site: &Site, looks: &Looks, question: &Question, key: &str) -> Answer {
     match looks.key(key).await {
-        Ok(info) if info.is_locked() => confirmation(question, &info, ""),
-        Ok(_) => Outcome::WasFree.answer(question, key),
-        Err(error) => failed(question, &error),
+        Ok(info) if info.is_locked() => confirmation(site, question, &info, ""),
+        Ok(_) => Outcome::WasFree.answer(site, question, key),
+        Err(error) => failed(site, question, &error),
     }
 }
 
 /// Releases a key by force, if its holder is the one that the confirmation named.
 ///
 /// It is done to its end, and logged, even if the caller no longer waits for it.
-pub(super) async fn release(looks: Looks, question: Question, key: String) -> Answer {
+pub(super) async fn release(site: Arc<Site>, looks: Looks, question: Question, key: String) -> Answer {
+    let of_task = Arc::clone(&site);
     let task = tokio::spawn(async move {
         match attempt(&looks, &question, &key).await {
-            Ok(outcome) => outcome.answer(&question, &key),
-            Err(error) => failed(&question, &error),
+            Ok(outcome) => outcome.answer(&of_task, &question, &key),
+            Err(error) => failed(&of_task, &question, &error),
         }
     });
-    task.await
-        .unwrap_or_else(|error| message(&Question::default(), StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))
+    let unavailable =
+        |error: JoinError| message(&site, &Question::default(), StatusCode::SERVICE_UNAVAILABLE, &error.to_string());
+    task.await.unwrap_or_else(unavailable)
 }
 
 async fn attempt(looks: &Looks, question: &Question, key: &str) -> Result<Outcome, Error> {
@@ -64,30 +69,33 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn answer(self, question: &Question, key: &str) -> Answer {
+    fn answer(self, site: &Site, question: &Question, key: &str) -> Answer {
         let (status, name, sentence) = match self {
             Self::Released => (StatusCode::OK, "released", "was released by force"),
             Self::WasFree => (StatusCode::OK, "free", "is free: nothing was changed"),
-            Self::Changed(info) if !question.json => return confirmation(question, &info, CHANGED),
+            Self::Changed(info) if !question.json => return confirmation(site, question, &info, CHANGED),
             Self::Changed(_) => (StatusCode::CONFLICT, "changed", ""),
         };
         if question.json {
             return Answer::json(status, &json!({ "key": key, "outcome": name }));
         }
-        let key = Text(key);
-        back(question, status, &format!("<p class=done role=status><code>{key}</code> {sentence}.</p>"))
+        let key = Clipped(key);
+        back(site, question, status, &format!("<p class=done role=status><code>{key}</code> {sentence}.</p>"))
     }
 }
 
 /// The page that names key, holder and what follows, with the button. `notice` says why it is shown once more.
-fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
+fn confirmation(site: &Site, question: &Question, info: &KeyInfo, notice: &str) -> Answer {
     let holder = named(info);
     let status = if notice.is_empty() { StatusCode::OK } else { StatusCode::CONFLICT };
     if question.json {
         return Answer::json(status, &json!({ "key": info.key(), "outcome": "to be confirmed", "holder": holder }));
     }
-    let key = Text(info.key());
-    let mut body = format!("<h1>Release <code>{key}</code> by force?</h1>");
+    let key = Clipped(info.key());
+    let mut body = format!("{}<h1>Release <code>{key}</code> by force?</h1>", site.header("p", None));
+    if key.ends().is_some() {
+        let _ = write!(body, "<p class=whole>The whole key: <code>{}</code>", Text(info.key()));
+    }
     if !notice.is_empty() {
         let _ = write!(body, "<p class=alarm role=alert><b>{notice}</b>");
     }
@@ -115,38 +123,41 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
              holder works, too.</b> If the process has died, the key becomes free by itself when the lease ends."
         }
     };
+    // The browser does not send the form unless the box is ticked, and shows the button as disabled.
+    let second_step = if needs_release(info) { "" } else { SECOND_STEP };
     let _ = write!(
         body,
         "{}<h2>What follows</h2><ul><li>{before}<li>{next}<li>The release is logged.</ul>\
-         <form class=confirm method=post action=\"{}\"><button class=danger>Release {key} by force</button> \
+         <form class=confirm method=post action=\"{}\">{second_step}<button class=danger>Release {key} by force</button> \
          <a class=button href=\"{}\">Keep it</a></form>",
-        HolderOf(info),
+        HolderOf { info, traces: site.traces.as_ref() },
         Attribute(&question.release(info.key(), &holder)),
         Attribute(&question.list()),
     );
-    Answer::page(status, "Release a lock by force", None, &body)
+    Answer::page(status, &site.title("release by force"), None, &body)
 }
 
-fn failed(question: &Question, error: &Error) -> Answer {
+fn failed(site: &Site, question: &Question, error: &Error) -> Answer {
     let status = StatusCode::from_u16(error.case().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    message(question, status, &error.to_string())
+    message(site, question, status, &error.to_string())
 }
 
 /// Says why something was not done.
-pub(super) fn message(question: &Question, status: StatusCode, text: &str) -> Answer {
+pub(super) fn message(site: &Site, question: &Question, status: StatusCode, text: &str) -> Answer {
     if question.json {
         return Answer::json(status, &json!({ "error": text }));
     }
     let text = Text(text);
-    back(question, status, &format!("<p class=alarm role=alert><b>Nothing was changed:</b> {text}.</p>"))
+    back(site, question, status, &format!("<p class=alarm role=alert><b>Nothing was changed:</b> {text}.</p>"))
 }
 
 /// Says a sentence, with a link back to the list.
-fn back(question: &Question, status: StatusCode, sentence: &str) -> Answer {
+fn back(site: &Site, question: &Question, status: StatusCode, sentence: &str) -> Answer {
     let list = question.list();
     let list = Attribute(&list);
-    let body = format!("<h1>Locks</h1>{sentence}<p><a class=button href=\"{list}\">Back to the list</a>");
-    Answer::page(status, "Locks", None, &body)
+    let header = site.header("h1", None);
+    let body = format!("{header}{sentence}<p><a class=button href=\"{list}\">Back to the list</a>");
+    Answer::page(status, &site.title("locks"), None, &body)
 }
 
 /// Names the holder of a key so that another one is told apart: by its fencing token, which is not a secret. Of several holders, by
@@ -161,5 +172,9 @@ fn named(info: &KeyInfo) -> String {
         [] => "unknown".to_owned(),
     }
 }
+
+/// The box that has to be ticked before a key is released although all its holders answer.
+const SECOND_STEP: &str = "<label class=tick><input type=checkbox required autocomplete=off>The holder is known and may be at work. \
+                           Release the key all the same.</label>";
 
 const CHANGED: &str = "The key has another holder than a moment ago, and was not released. This is the present one.";

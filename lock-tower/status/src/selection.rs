@@ -2,54 +2,102 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use lock_core::KeyInfo;
+use lock_core::{KeyInfo, Party};
 
-use super::question::{Order, Question};
+use super::question::{Only, Order, Question};
 
 /// The keys of one page, and what is counted of all that match.
 #[derive(Debug)]
 pub(super) struct Selection<'a> {
     pub(super) rows: Vec<&'a KeyInfo>,
-    /// How many keys begin with the prefix.
+    /// How many keys match.
     pub(super) matching: usize,
     /// How many requests wait for these.
     pub(super) waiting: usize,
     pub(super) longest_wait: Option<Duration>,
     pub(super) longest_hold: Option<Duration>,
+    /// How many keys would match if all of these were shown.
+    pub(super) of: Choices,
+    /// How many keys of the prefix may have a holder that is asked for, and does not answer.
+    pub(super) unknown: usize,
     /// The key behind which the next page begins, if the keys are in their order and there are more.
     pub(super) next: Option<&'a str>,
+}
+
+/// How many keys each choice of [`Only`] shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Choices {
+    pub(super) all: usize,
+    pub(super) waiting: usize,
+    pub(super) silent: usize,
 }
 
 impl<'a> Selection<'a> {
     /// Selects of `keys`, which are in the order of their bytes.
     pub(super) fn of(keys: &'a [KeyInfo], question: &Question) -> Self {
         let begin = keys.partition_point(|info| info.key() < question.prefix.as_str());
-        let matching = keys[begin..].partition_point(|info| info.key().starts_with(&question.prefix));
-        let matching = &keys[begin..][..matching];
+        let length = keys[begin..].partition_point(|info| info.key().starts_with(&question.prefix));
+        let of_prefix = &keys[begin..][..length];
+        let silent = of_prefix.iter().filter(|info| is_silent(info)).count();
+        let mut matching: Vec<_> = of_prefix.iter().filter(|info| has_holder(info, question)).collect();
+        let of = Choices {
+            all: matching.len(),
+            waiting: matching.iter().filter(|info| !info.waiters().is_empty()).count(),
+            silent: matching.iter().filter(|info| is_silent(info)).count(),
+        };
+        matching.retain(|info| match question.only {
+            Only::All => true,
+            Only::Waiting => !info.waiters().is_empty(),
+            Only::Silent => is_silent(info),
+        });
         let mut selection = Self {
             rows: Vec::new(),
             matching: matching.len(),
             waiting: matching.iter().map(|info| info.waiters().len()).sum(),
-            longest_wait: matching.iter().filter_map(waited).max(),
-            longest_hold: matching.iter().filter_map(held).max(),
+            longest_wait: matching.iter().filter_map(|info| waited(info)).max(),
+            longest_hold: matching.iter().filter_map(|info| held(info)).max(),
+            of,
+            unknown: silent - of.silent,
             next: None,
         };
         match question.order {
             Order::Age => {
-                let mut rows: Vec<_> = matching.iter().collect();
-                rows.sort_by_key(|info| urgency(info));
-                rows.truncate(PAGE);
-                selection.rows = rows;
+                matching.sort_by_key(|info| urgency(info));
+                matching.truncate(PAGE);
+                selection.rows = matching;
             }
             Order::Key => {
-                let from = matching.partition_point(|info| info.key() <= question.after.as_str());
-                let rest = &matching[from..];
-                selection.rows = rest.iter().take(PAGE).collect();
-                selection.next = rest.get(PAGE).and_then(|_| selection.rows.last()).map(|info| info.key());
+                let rest = matching.split_off(matching.partition_point(|info| info.key() <= question.after.as_str()));
+                let is_more = rest.len() > PAGE;
+                selection.rows = rest.into_iter().take(PAGE).collect();
+                selection.next = selection.rows.last().filter(|_| is_more).map(|info| info.key());
             }
         }
         selection
     }
+}
+
+/// Whether a key has a holder such as the question asks for, if it does.
+fn has_holder(info: &KeyInfo, question: &Question) -> bool {
+    let Question { by, host, .. } = question;
+    let is_asked_for = |party: &Party| {
+        let is_by = party.service().contains(by) || party.label().contains(by);
+        is_by && party.host().contains(host)
+    };
+    !question.names_holder() || info.holders().iter().any(|holder| is_asked_for(holder.party()))
+}
+
+/// Whether no process answered for the key, or for one of its leases.
+pub(super) fn is_silent(info: &KeyInfo) -> bool {
+    info.silent().is_some()
+}
+
+/// Whether a key may stay held for as long as it likes unless somebody releases it: its holder does not answer, or it belongs to another
+/// library and does not end by itself.
+///
+/// A holder that answers ends its own leases at their `max_hold`, so it is never past it.
+pub(super) fn needs_release(info: &KeyInfo) -> bool {
+    is_silent(info) || (info.is_foreign() && info.remaining().is_none())
 }
 
 /// For how long the first waiter of a key has waited.
@@ -61,13 +109,13 @@ fn held(info: &KeyInfo) -> Option<Duration> {
     info.holder().map(|holder| holder.held())
 }
 
-/// What an operator has to look at first is least: keys that are waited for, by the longest wait; keys whose holder does not
+/// What an operator has to look at first is least: keys that are waited for, by the longest wait; keys of which a holder does not
 /// answer; all others by how long they were held.
 fn urgency(info: &KeyInfo) -> (u8, Reverse<Duration>, Reverse<Duration>, &str) {
     let (waited, held) = (waited(info), held(info));
     let group = match (waited, held) {
         (Some(_), _) => 0,
-        (None, None) if !info.is_foreign() && !info.is_truncated() => 1,
+        (None, _) if is_silent(info) => 1,
         (None, Some(_)) => 2,
         (None, None) => 3,
     };

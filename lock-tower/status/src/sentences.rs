@@ -2,25 +2,43 @@
 
 use std::fmt::{self, Display};
 
-use lock_core::{KeyInfo, LossReason, Party, Silent};
+use lock_core::{Holder, KeyInfo, LossReason, Party, Silent};
 
 use super::{
-    text::Text,
+    look::Look,
+    processes::Missed,
+    text::{Attribute, Clipped},
+    trace::Traces,
     words::{Age, Count},
 };
 
 /// Says who has a key and since when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HolderOf<'a>(pub(super) &'a KeyInfo);
+pub(super) struct HolderOf<'a> {
+    pub(super) info: &'a KeyInfo,
+    /// Where the traces of holders are, if that is known.
+    pub(super) traces: Option<&'a Traces>,
+}
+
+impl HolderOf<'_> {
+    /// A link to the trace in which a holder acquired its lease, if there is one. It names no key to the other site.
+    fn trace(&self, f: &mut fmt::Formatter<'_>, holder: &Holder) -> fmt::Result {
+        match self.traces.and_then(|traces| traces.of(holder)) {
+            Some(link) => write!(f, " · <a rel=noreferrer href=\"{}\">trace</a>", Attribute(&link)),
+            None => Ok(()),
+        }
+    }
+}
 
 impl Display for HolderOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let info = self.0;
+        let info = self.info;
         if let Some(holder) = info.holder() {
             write!(f, "<p>Held for <b>{}</b> by {}", Age(holder.held()), Named(holder.party()))?;
             if !holder.mode().is_exclusive() {
                 write!(f, " ({})", holder.mode())?;
             }
+            self.trace(f, holder)?;
             f.write_str("</p>")?;
             if let [_, others @ ..] = info.holders()
                 && !others.is_empty()
@@ -29,6 +47,7 @@ impl Display for HolderOf<'_> {
                 write!(f, "<details><summary>and {at_least}{}</summary><ul>", Count(others.len(), "other"))?;
                 for other in others.iter().take(SHOWN) {
                     write!(f, "<li>{}, {} ({})", Age(other.held()), Named(other.party()), other.mode())?;
+                    self.trace(f, other)?;
                 }
                 f.write_str("</ul>")?;
                 if let Some(more) = others.len().checked_sub(SHOWN).filter(|more| *more > 0) {
@@ -104,9 +123,9 @@ pub(super) struct Named<'a>(pub(super) &'a Party);
 impl Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let party = self.0;
-        let (service, host) = (Text(party.service()), Text(party.host()));
+        let (service, host) = (Clipped(party.service()), Clipped(party.host()));
         write!(f, "<b>{service}</b> on {host}, process {}", party.process())?;
-        if party.label().is_empty() { Ok(()) } else { write!(f, ", <code>{}</code>", Text(party.label())) }
+        if party.label().is_empty() { Ok(()) } else { write!(f, ", <code>{}</code>", Clipped(party.label())) }
     }
 }
 
@@ -122,16 +141,49 @@ impl Display for WaitersOf<'_> {
     }
 }
 
-/// Says how many processes did not answer, and whether one that did has more to name; nothing if nothing is missing.
+/// Says how many processes did not answer a look, which ones these may be, and whether one that did has more to name; nothing if nothing
+/// is missing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Missing<'a>(pub(super) &'a KeyInfo);
+pub(super) struct Missing<'a> {
+    /// Any key of the look: all have the same answers.
+    pub(super) info: &'a KeyInfo,
+    pub(super) look: &'a Look,
+}
+
+impl Missing<'_> {
+    /// Whether the look may lack holders and waiters.
+    pub(super) fn is_any(&self) -> bool {
+        self.info.is_truncated() || self.info.processes().unanswered() != Some(0)
+    }
+
+    fn names(&self, f: &mut fmt::Formatter<'_>, unanswered: usize) -> fmt::Result {
+        let missed = &self.look.missed[..];
+        if !missed.is_empty() {
+            let ended = if missed.len() > unanswered { " (some may have ended)" } else { "" };
+            write!(f, " Answered before, and not now{ended}:</p><ul>")?;
+            for Missed { party, ago } in missed.iter().take(SHOWN) {
+                write!(f, "<li>{}, {} ago", Named(party), Age(*ago))?;
+            }
+            f.write_str("</ul><p>")?;
+            if let Some(more) = missed.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+                write!(f, "and {more} more. ")?;
+            }
+        }
+        match unanswered.saturating_sub(missed.len()) {
+            0 => f.write_str("</p>"),
+            1 => write!(f, " One has not answered this page before and has no name here: {NAMELESS}.</p>"),
+            more => write!(f, " {more} have not answered this page before and have no names here: {NAMELESS}.</p>"),
+        }
+    }
+}
 
 impl Display for Missing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_truncated() {
+        if self.info.is_truncated() {
             f.write_str(CUT)?;
         }
-        let processes = self.0.processes();
+        let processes = self.info.processes();
+        f.write_str(if processes.unanswered() == Some(0) { "" } else { "<div class=alarm role=alert><p>" })?;
         match (processes.asked(), processes.unanswered()) {
             (_, Some(0)) => Ok(()),
             (Some(asked), Some(unanswered)) => {
@@ -139,14 +191,15 @@ impl Display for Missing<'_> {
                     (if asked == 1 { "process" } else { "processes" }, if unanswered == 1 { "its" } else { "their" });
                 write!(
                     f,
-                    "<p class=alarm role=alert><b>{unanswered} of {asked} {noun} did not answer</b>; {theirs} holders and \
-                     waiters are missing here.</p>"
-                )
+                    "<b>{unanswered} of {asked} {noun} did not answer</b>; {theirs} holders and waiters are missing here."
+                )?;
+                self.names(f, unanswered)?;
+                f.write_str("</div>")
             }
             _ => write!(
                 f,
-                "<p class=alarm role=alert><b>It is not known how many processes should have answered</b>; {} did. Holders and \
-                 waiters may be missing here.</p>",
+                "<b>It is not known how many processes should have answered</b>; {} did. Holders and waiters may be \
+                 missing here.</p></div>",
                 processes.answered()
             ),
         }
@@ -159,6 +212,10 @@ pub(super) const SHOWN: usize = 20;
 /// The first words of [`KeyInfo::nobody_answered`]; docs/operations.md has all.
 const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped, is cut off or is too busy to answer, is a client of another \
                                kind or an older version, or cannot use messages.</p>";
+
+/// Where to find a process without a name.
+const NAMELESS: &str =
+    "cannot be named. <code>CLIENT LIST</code> of Redis shows each connection with its address and its service";
 
 /// What it means that an answer is truncated.
 const CUT: &str = "<p class=alarm role=alert><b>A process has more than 500 holders and waiters</b>; those that it did not name are \

@@ -37,6 +37,36 @@ impl Display for Attribute<'_> {
     }
 }
 
+/// Shows the beginning and the end of a text that is too long for a page, and any other text whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clipped<'a>(pub(super) &'a str);
+
+impl<'a> Clipped<'a> {
+    /// Returns the two ends of a text that is too long.
+    pub(super) fn ends(self) -> Option<(&'a str, &'a str)> {
+        let text = self.0;
+        text.char_indices().nth(LONGEST)?;
+        let (head, _) = text.char_indices().nth(HEAD)?;
+        let (tail, _) = text.char_indices().nth_back(TAIL - 1)?;
+        Some((&text[..head], &text[tail..]))
+    }
+}
+
+impl Display for Clipped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ends() {
+            // In the style of an escape: it is not a part of the text.
+            Some((head, tail)) => write!(f, "{}<i>…</i>{}", Text(head), Text(tail)),
+            None => Text(self.0).fmt(f),
+        }
+    }
+}
+
+/// How many characters of a text are shown, and of a longer one at its beginning and at its end.
+const LONGEST: usize = 96;
+const HEAD: usize = 64;
+const TAIL: usize = 24;
+
 fn entity(c: char) -> Option<&'static str> {
     Some(match c {
         '&' => "&amp;",
@@ -85,6 +115,20 @@ mod tests {
         assert_eq!(Text("a\nb\0\u{202e}").to_string(), "a<i>\\n</i>b<i>\\u{0}</i><i>\\u{202e}</i>");
         assert_eq!(Text("größe 80% \\n 店").to_string(), "größe 80% \\n 店");
         assert_eq!(Attribute("\"a\"\n&").to_string(), "&quot;a&quot;&#10;&amp;");
+    }
+
+    #[test]
+    fn a_long_text_is_clipped_between_characters() {
+        for text in ["", "goods:7", &"ü".repeat(LONGEST)] {
+            assert_eq!(Clipped(text).to_string(), Text(text).to_string());
+        }
+        let long = format!("<{}é{}>", "店".repeat(HEAD), "x".repeat(1_000));
+        let clipped = format!("&lt;{}<i>…</i>{}&gt;", "店".repeat(HEAD - 1), "x".repeat(TAIL - 1));
+        assert_eq!(Clipped(&long).to_string(), clipped);
+        assert_eq!(
+            Clipped(&"\n".repeat(LONGEST + 1)).ends().map(|(head, tail)| (head.len(), tail.len())),
+            Some((HEAD, TAIL))
+        );
     }
 
     proptest! {

@@ -50,9 +50,9 @@ impl Display for Count<'_> {
 
 /// Shows a number with a comma after each thousand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Number(pub(super) usize);
+pub(super) struct Number<N>(pub(super) N);
 
-impl Display for Number {
+impl<N: Display> Display for Number<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.0.to_string();
         for (index, digit) in digits.chars().enumerate() {

@@ -1,6 +1,11 @@
 //! A client that shows what comes over the wire, and what it talks to.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 use axum::Router;
 use lock_core::{LockManager, backend::MemoryBackend};
@@ -9,6 +14,7 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::oneshot,
 };
 
 use crate::support::{serve, soon};
@@ -62,6 +68,51 @@ pub(super) async fn mounted(status: Status) -> SocketAddr {
 
 pub(super) async fn releasing(manager: &LockManager) -> SocketAddr {
     mounted(Status::new(manager.clone()).allow_force_release()).await
+}
+
+/// A process that holds a key and answers, until it is stopped.
+pub(super) struct Process {
+    stop: Option<oneshot::Sender<()>>,
+    /// Dropped when it is to end.
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    pub(super) async fn start(store: &MemoryBackend, name: &str, key: &str) -> Self {
+        let manager = LockManager::builder().backend(store.clone()).client_name(name).build().unwrap();
+        let (key, (stop, stopped), (end, ended)) = (key.to_owned(), oneshot::channel::<()>(), mpsc::channel());
+        let (begun, begins) = oneshot::channel();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let _guard = runtime.block_on(async {
+                let guard = manager.lock(key).ttl(Duration::from_secs(600)).await.unwrap();
+                // Its task begins to listen.
+                tokio::task::yield_now().await;
+                begun.send(()).unwrap();
+                let _ = stopped.await;
+                guard
+            });
+            // It listens still, and its runtime is driven no further.
+            let _ = ended.recv();
+            drop(_guard);
+            runtime.block_on(manager.shutdown(Duration::ZERO));
+        });
+        soon(begins).await.unwrap();
+        Self { stop: Some(stop), end: Some(end), thread: Some(thread) }
+    }
+
+    /// Has it answer no more.
+    pub(super) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Has it release its key and end.
+    pub(super) fn end(mut self) {
+        self.stop();
+        drop(self.end.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
 }
 
 /// Two managers of one store, as of two processes.

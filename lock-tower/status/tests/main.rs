@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 mod client;
+mod finding;
 mod releasing;
 mod showing;
+mod silence;
 mod support;
+mod traces;

@@ -216,7 +216,9 @@ impl Connector {
     /// Says how the node is doing, as far as is known.
     pub(super) fn health(&self) -> NodeHealth {
         let (up, since) = self.link.is_up_since();
-        self.status.health(&self.address(), up, since)
+        let mut node = self.status.health(&self.address(), up, since);
+        node.database = Some(self.settings.access.redis.db());
+        node
     }
 
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken; see

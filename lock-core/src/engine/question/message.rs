@@ -106,6 +106,8 @@ impl Draft {
 /// An answer that was read: holders and waiters, each with the key as the store knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
+    /// The process that answers.
+    pub(crate) party: Party,
     /// Whether the manager has more to say.
     pub(crate) is_cut: bool,
     pub(crate) holders: Vec<(String, Holder)>,
@@ -126,7 +128,8 @@ impl Report {
         let [service, host] = [service, host].map(|text| Arc::<str>::from(text.escape_debug().to_string()));
         let process = process.parse().ok()?;
         let is_cut = [WHOLE, CUT].iter().position(|known| *known == end)? == 1;
-        let mut report = Self { is_cut, holders: Vec::new(), waiters: Vec::new() };
+        let party = Party { service: Arc::clone(&service), host: Arc::clone(&host), process, label: String::new() };
+        let mut report = Self { party, is_cut, holders: Vec::new(), waiters: Vec::new() };
         while !rest.is_empty() {
             if report.holders.len() + report.waiters.len() == MOST_ENTRIES {
                 return None;

@@ -36,7 +36,7 @@ proptest! {
             prop_assert_eq!(Question::read(&question(id, subject.clone()).write()), Some(question(id, subject)));
         }
         let mut draft = Draft::default();
-        let mut expected = Report { is_cut: false, holders: Vec::new(), waiters: Vec::new() };
+        let mut expected = Report { party: this_process("shop"), is_cut: false, holders: Vec::new(), waiters: Vec::new() };
         for (number, holds) in entries {
             let (party, since) = (this_process("shop"), Duration::from_millis(number.into()));
             let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { total: 10, take: 2 }][number as usize % 3];

@@ -63,6 +63,8 @@ use crate::{
 pub(crate) struct Queues {
     pub(crate) tenures: Tenures,
     pub(crate) cleanup: CleanUp,
+    /// How many requests have ended because their key was busy.
+    pub(crate) busy: u64,
     pulse: Arc<Pulse>,
     /// Of tokens and jitter.
     random: StdRng,
@@ -133,6 +135,7 @@ impl Queues {
         Self {
             tenures: Tenures::new(),
             cleanup: CleanUp::default(),
+            busy: 0,
             pulse,
             random,
             lines: Lines::default(),

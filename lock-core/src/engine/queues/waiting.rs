@@ -143,6 +143,7 @@ impl Queues {
             }
         };
         let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
+        self.busy += 1;
         Error::busy(ACQUIRE, key, by, mode).free_in(remaining)
     }
 

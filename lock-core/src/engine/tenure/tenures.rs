@@ -40,6 +40,8 @@ pub(crate) struct Tenures {
     pub(crate) slack: Slack,
     /// The leases that were lost since the manager was made.
     pub(crate) losses: LossCounts,
+    /// How many holds have begun since then.
+    pub(crate) acquired: u64,
 }
 
 impl Tenures {
@@ -52,6 +54,7 @@ impl Tenures {
             next_connected: AT_ONCE,
             slack: Slack::new(),
             losses: LossCounts::new(),
+            acquired: 0,
         }
     }
 
@@ -120,6 +123,7 @@ impl Tenures {
             let timer = tenure.timer(tenure.hold.end());
             self.wheel.set(hold.tenure.index(), timer);
         }
+        self.acquired += 1;
         true
     }
 
