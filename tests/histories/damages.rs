@@ -11,7 +11,7 @@ use super::*;
 fn rejected(name: &str, rule: &str, ours: Option<Rule>, damage: impl FnOnce(&mut Vec<Event>)) {
     let mut events = history(name).events().to_vec();
     damage(&mut events);
-    let rules = broken(Checker::new(), &events.iter().cloned().collect());
+    let rules = broken_unless_excused(&events.iter().cloned().collect());
     assert!(ours.is_none_or(|ours| rules.contains(&ours)), "{rules:?}, not {ours:?}");
 
     let damaged = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a file can be made");
@@ -73,6 +73,21 @@ fn a_second_holder_is_rejected() {
         let [first, _] = successors(events, |_| true);
         events.push(intruder(events, first, Mode::Exclusive));
     });
+}
+
+#[test]
+fn what_is_excused_excuses_no_second_holder_before_and_after() {
+    let vanished = |event: &&Event| event.op == Op::Vanished;
+    let window = history(FORGETS).events().iter().find(vanished).expect("data was lost").clone();
+    let before = |event: &Event| event.t_return < Some(window.t_invoke - 300.0);
+    let after = |event: &Event| Some(event.t_invoke) > window.t_return;
+    let sides: [&dyn Fn(&Event) -> bool; 2] = [&before, &after];
+    for side in sides {
+        rejected(FORGETS, "exclusion", Some(Rule::TwoHolders), |events| {
+            let [first, _] = successors(events, side);
+            events.push(intruder(events, first, Mode::Exclusive));
+        });
+    }
 }
 
 #[test]
@@ -182,5 +197,7 @@ fn a_key_that_nobody_has_and_is_busy_is_rejected() {
 
 /// The history of processes that are stopped at random.
 const RANDOM: &str = "fault-04";
+/// The history of a server that comes back without its data.
+const FORGETS: &str = "fault-07";
 /// The history of readers, writers and permits.
 const MODES: &str = "fault-51";

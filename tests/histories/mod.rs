@@ -49,6 +49,11 @@ fn broken(checker: Checker, history: &History) -> Vec<Rule> {
     rules
 }
 
+/// The rules that a history breaks if what it says of lost leases is heeded.
+fn broken_unless_excused(history: &History) -> Vec<Rule> {
+    broken(history.marks().into_iter().fold(Checker::new(), Checker::mark), history)
+}
+
 /// Has a program in Python run; `None` on a machine without a Python.
 fn python(program: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new("python3").arg("-B").arg(folder().join(program)).args(arguments).output();
@@ -79,8 +84,7 @@ fn both_judges_say_of_published_histories_what_the_table_says() {
         let history = history(&name);
         let strictly = broken(Checker::new(), &history);
         assert_eq!(strictly.first(), excused.then_some(&Rule::TwoHolders), "{name}: {strictly:?}");
-        let marks = history.marks().into_iter().fold(Checker::new(), Checker::mark);
-        assert_eq!(broken(marks, &history), [], "{name}");
+        assert_eq!(broken_unless_excused(&history), [], "{name}");
 
         let path = file(&name).display().to_string();
         let Some((strictly, said)) = judged_elsewhere(&["--strict", &path]) else { return };
