@@ -41,12 +41,16 @@ fn release_of(events: &[Event], acquire: usize) -> Option<usize> {
 
 /// Two leases of one key, of which the second follows on the release of the first.
 fn successors(events: &[Event], is_first: impl Fn(&Event) -> bool) -> [usize; 2] {
+    successors_that(events, |first, _| is_first(first))
+}
+
+fn successors_that(events: &[Event], are_meant: impl Fn(&Event, &Event) -> bool) -> [usize; 2] {
     let acquires = acquires(events);
     let pair = acquires.windows(2).find(|pair| {
         let [first, second] = [&events[pair[0]], &events[pair[1]]];
         first.key == second.key
             && first.process != second.process
-            && is_first(first)
+            && are_meant(first, second)
             && release_of(events, pair[0])
                 .is_some_and(|release| events[release].t_invoke - first.t_return.unwrap_or(f64::INFINITY) > 1.0)
     });
@@ -54,7 +58,7 @@ fn successors(events: &[Event], is_first: impl Fn(&Event) -> bool) -> [usize; 2]
     [pair[0], pair[1]]
 }
 
-/// A lease of another process, granted in the middle of that of `acquire`.
+/// A lease of another process, granted in the middle of that of `acquire`, and over with it.
 fn intruder(events: &[Event], acquire: usize, mode: Mode) -> Event {
     let release = release_of(events, acquire).expect("it is released");
     let (got, over) = (events[acquire].t_return.unwrap_or_default(), events[release].t_invoke);
@@ -63,7 +67,7 @@ fn intruder(events: &[Event], acquire: usize, mode: Mode) -> Event {
     intruder.process = "intruder".to_owned();
     (intruder.t_invoke, intruder.t_return) = (at, Some(at));
     (intruder.token, intruder.fence) = (Some("intruder:1/1".to_owned()), Some(number(&events[acquire]) + 1));
-    (intruder.deadline, intruder.mode) = (Some(at + 500.0), mode);
+    (intruder.deadline, intruder.mode) = (Some(over), mode);
     intruder
 }
 
@@ -121,10 +125,22 @@ fn a_release_after_the_next_holder_is_rejected() {
 #[test]
 fn fencing_tokens_that_fall_are_rejected() {
     rejected(RANDOM, "fences", Some(Rule::FenceOrder), |events| {
-        let [first, second] = successors(events, |_| true);
-        let (one, other) = (events[first].fence, events[second].fence);
-        (events[first].fence, events[second].fence) = (other, one);
+        // The second was asked for when the first had been granted.
+        swap_fences(events, |first, second| Some(second.t_invoke) > first.t_return);
     });
+}
+
+#[test]
+fn fencing_tokens_that_fall_from_holder_to_waiter_are_rejected() {
+    rejected(RANDOM, "fences", Some(Rule::FenceOrder), |events| {
+        swap_fences(events, |first, second| Some(second.t_invoke) < first.t_return);
+    });
+}
+
+fn swap_fences(events: &mut [Event], are_meant: impl Fn(&Event, &Event) -> bool) {
+    let [first, second] = successors_that(events, are_meant);
+    let (one, other) = (events[first].fence, events[second].fence);
+    (events[first].fence, events[second].fence) = (other, one);
 }
 
 #[test]
@@ -145,14 +161,28 @@ fn a_token_that_is_used_twice_is_rejected() {
 }
 
 #[test]
-fn a_guard_that_is_valid_after_its_loss_is_rejected() {
+fn a_guard_that_is_valid_after_its_deadline_is_rejected() {
+    // A stopped holder would learn of the loss when the deadline is over; here it learns nothing.
     rejected(RANDOM, "guard", Some(Rule::ValidAfterEnd), |events| {
-        let mut check = events.iter().find(|event| event.op == Op::Lost).expect("one is lost").clone();
-        (check.op, check.valid) = (Op::Check, Some(true));
-        (check.t_invoke, check.t_return) = (check.t_invoke + 0.002, Some(check.t_invoke + 0.002));
-        check.process += "/later";
+        check_after_loss(events);
+        let check = events.pop().expect("there is one");
+        events.retain(|event| event.token != check.token || matches!(event.op, Op::Acquire | Op::Extend));
         events.push(check);
     });
+}
+
+#[test]
+fn a_guard_that_is_valid_after_its_loss_is_rejected() {
+    // After a failover the holder learns of the loss before the deadline.
+    rejected(FAILS_OVER, "guard", Some(Rule::ValidAfterEnd), check_after_loss);
+}
+
+fn check_after_loss(events: &mut Vec<Event>) {
+    let mut check = events.iter().find(|event| event.op == Op::Lost).expect("one is lost").clone();
+    (check.op, check.valid) = (Op::Check, Some(true));
+    (check.t_invoke, check.t_return) = (check.t_invoke + 0.002, Some(check.t_invoke + 0.002));
+    check.process += "/later";
+    events.push(check);
 }
 
 #[test]
@@ -167,16 +197,10 @@ fn a_deadline_further_away_than_the_ttl_is_rejected() {
 #[test]
 fn a_lost_update_is_rejected() {
     rejected(RANDOM, "register", Some(Rule::Register), |events| {
-        let less = |value: &mut Option<Value>| {
-            let number = value.as_ref().and_then(Value::as_u64).expect("a number");
-            *value = Some(json!(number - 1));
-        };
-        let is_late = |event: &&mut Event| {
-            event.op == Op::Write && event.succeeded() && event.prev.as_ref().and_then(Value::as_u64) > Some(5)
-        };
+        let found = |event: &Event| event.prev.as_ref().and_then(Value::as_u64);
+        let is_late = |event: &&mut Event| event.op == Op::Write && event.succeeded() && found(event) > Some(5);
         let write = events.iter_mut().find(is_late).expect("there are many");
-        less(&mut write.prev);
-        less(&mut write.value);
+        write.prev = found(write).map(|number| json!(number - 1));
     });
 }
 
@@ -199,5 +223,7 @@ fn a_key_that_nobody_has_and_is_busy_is_rejected() {
 const RANDOM: &str = "fault-04";
 /// The history of a server that comes back without its data.
 const FORGETS: &str = "fault-07";
+/// The history of a cluster that fails over to a replica without the lease.
+const FAILS_OVER: &str = "fault-15-unreplicated";
 /// The history of readers, writers and permits.
 const MODES: &str = "fault-51";

@@ -40,8 +40,8 @@ def search(calls, optional, step, state):
     """Looks for an order of all `calls` and any of the `optional` ones. Returns None if there is one, else the call that fits
     nowhere in the longest orders that were found.
 
-    `step(state, call)` yields the states after the call, each with the moment before which it cannot be: a lock may have to wait
-    for the end of a lease. Each call is given the earliest moment that is left, so a smaller clock is never worse."""
+    `step(state, call, clock)` yields the states after the call, each with the earliest moment for it, at `clock` or later: a lock may
+    have to wait for the end of a lease. A smaller clock is never worse, and a call that changes nothing is never better later."""
     calls = sorted(calls, key=lambda call: (call.inv, call.ret))
     calls_and = calls + optional
     best, culprit = -1, None
@@ -78,8 +78,7 @@ def search(calls, optional, step, state):
         nexts = []
         for index in open_calls:
             call = calls_and[index]
-            for after, not_before in step(state, call):
-                now = max(clock, call.inv, not_before)
+            for after, now in step(state, call, max(clock, call.inv)):
                 if now > first.ret or now > call.ret:
                     continue
                 if index >= len(calls):
@@ -89,6 +88,12 @@ def search(calls, optional, step, state):
                 while bits & 1:
                     bits, start = bits >> 1, start + 1
                 nexts.append((call.ret, (start, bits, used, after, now)))
+                if after == state and now == clock:
+                    nexts = nexts[-1:]
+                    break
+            else:
+                continue
+            break
         # The one that had to be over first is tried first.
         stack.extend(entry for _, entry in sorted(nexts, key=lambda entry: -entry[0]))
     return culprit
@@ -119,7 +124,7 @@ class Lease:
         self.deadline, self.given_up = self.end, given_up
         self.end = min(self.end, given_up)
         self.forgotten = min((begun for begun, over in losses if self.acquire.inv <= over), default=math.inf)
-        self.end = min(self.end, self.forgotten)
+        self.last = max([self.deadline, *(part.ret for part in self.parts)])
 
     def fits(self, others):
         """Whether the lease can be held beside `others`."""
@@ -131,36 +136,38 @@ class Lease:
 
 class Lock:
     """The perfect lock: a state is the set of holders' tokens, and the largest fencing tokens of leases that were not shared, and of
-    all. A lease ends with its release, or to make room for another, if its holder does not rely on it any more by then."""
+    all. A lease ends with its release, or to make room for another, if its holder does not rely on it any more by then. Of a lease that
+    the servers may have lost, its holder may believe anything from then on, so it does not count any more."""
 
     EMPTY = (frozenset(), 0, 0)
 
     def __init__(self, leases, with_fences):
         self.leases, self.with_fences = leases, with_fences
 
-    def step(self, state, call):
+    def step(self, state, call, clock):
         holders, alone, largest = state
         lease = self.leases.get(call.token)
         if call.kind == "busy":
             if holders:
-                yield state, -math.inf
+                yield state, clock
         elif call.kind == "acquire":
             former = call.line.get("from")
-            if former is not None and former not in holders:
+            if former is not None and former not in holders and self.leases[former].forgotten > clock:
                 return
             fence = call.fence
-            if fence is not None:
-                if self.with_fences and not (fence >= alone if lease.shared else fence > largest):
+            if self.with_fences and fence is not None:
+                if not (fence >= alone if lease.shared else fence > largest):
                     return
                 alone, largest = (alone if lease.shared else max(alone, fence)), max(largest, fence)
             for stay in self.room(lease, holders - {former}):
                 gone = holders - {former} - stay
-                moment = max((self.leases[token].end for token in gone), default=-math.inf)
-                yield (stay | {call.token}, alone, largest), moment
+                now = max([clock, *(min(self.leases[token].end, self.leases[token].forgotten) for token in gone)])
+                counted = frozenset(token for token in stay | {call.token} if self.leases[token].forgotten > now)
+                yield (counted, alone, largest), now
         elif call.token in holders:
-            yield (holders - {call.token} if call.kind == "release" else holders, alone, largest), -math.inf
+            yield (holders - {call.token} if call.kind == "release" else holders, alone, largest), clock
         elif lease.forgotten < math.inf:
-            yield state, lease.forgotten  # its holder has not been told yet
+            yield state, max(clock, lease.forgotten)
 
     def room(self, lease, holders):
         """The largest sets of holders that can stay beside a new lease."""
@@ -174,14 +181,14 @@ class Lock:
         return found
 
 
-def register(state, call):
+def register(state, call, clock):
     """The perfect register: a write finds what its writer has read."""
     value, fence = state
     if call.kind == "read":
         if call.line.get("value") == value and call.fence == fence:
-            yield state, -math.inf
+            yield state, clock
     elif call.line.get("prev") == value and call.fence >= fence:
-        yield (call.line["value"], call.fence), -math.inf
+        yield (call.line["value"], call.fence), clock
 
 
 class Judge:
@@ -227,7 +234,7 @@ class Judge:
         culprit = search(held, [], Lock(leases, True).step, Lock.EMPTY)
         if culprit:
             self.breach("fences", key, f"no order of holding has fencing tokens that rise; this one does not fit: {culprit}")
-        busy = self.unexplained(calls, crashes)
+        busy = self.unexplained(calls, crashes, [lease for lease in leases.values() if lease.forgotten < math.inf])
         self.calls += len(busy)
         culprit = search(held + busy, [], Lock(leases, False).step, Lock.EMPTY) if busy else None
         if culprit:
@@ -261,8 +268,9 @@ class Judge:
             ):
                 self.breach("fences", key, f"{lease.acquire} came after {largest.acquire}")
 
-    def unexplained(self, calls, crashes):
-        """The tries that were told that the key is busy, and of which no other attempt of unknown outcome is the reason."""
+    def unexplained(self, calls, crashes, forgotten):
+        """The tries that were told that the key is busy, and of which no other attempt of unknown outcome is the reason, and no lease
+        that may be forgotten or not."""
         tries = [call for call in calls if call.kind == "acquire" and not call.ok]
         busy = []
         for call in tries:
@@ -273,7 +281,9 @@ class Judge:
                 died = crashes.get(other.line["process"].split("/")[0], math.inf)
                 return min(other.ret, max(died, other.inv)) + other.line.get("ttl", math.inf) + RESERVED
 
-            if not any(other is not call and other.inv <= call.ret and call.inv <= until(other) for other in tries):
+            spans = [(other.inv, until(other)) for other in tries if other is not call]
+            spans += [(lease.acquire.inv, lease.last) for lease in forgotten]
+            if not any(begun <= call.ret and call.inv <= over for begun, over in spans):
                 busy.append(Call(call.line, "busy"))
         return busy
 

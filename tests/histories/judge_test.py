@@ -37,7 +37,7 @@ def some_order_fits(sure, unsure):
 def fits(order):
     state, clock = (0, 0), -math.inf
     for call in order:
-        states = [after for after, _ in register(state, call)]
+        states = [after for after, _ in register(state, call, call.inv)]
         clock = max(clock, call.inv)
         if not states or clock > call.ret:
             return False
