@@ -180,7 +180,7 @@ async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() 
     let missing = cause(&format!("{}/99", server.url())).await;
     assert!(missing.to_string().contains("no database with that number"), "{missing}");
     assert!(missing.retry_after().is_none());
-    assert!(build("redis://localhost/text").contains("Invalid database number"));
+    assert!(build("redis://localhost/text").contains("the database is not a number; write one"));
     assert!(build("redis://localhost/-1").contains("not negative"));
     let cluster = RedisServer::builder().option("--cluster-enabled", "yes").start().await;
     let refused = cause(&format!("{}/1", cluster.url())).await;

@@ -19,6 +19,7 @@ mod harness;
 mod harness_cluster;
 mod harness_sentinel;
 mod health;
+mod histories;
 mod history;
 mod hostile_ids;
 mod in_part;

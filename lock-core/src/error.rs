@@ -1,4 +1,4 @@
-use std::{error, fmt, io, sync::Arc, time::Duration};
+use std::{error, fmt, io, panic::Location, sync::Arc, time::Duration};
 
 pub use self::{
     build::{AlreadyInstalled, BuildError},
@@ -54,6 +54,8 @@ struct Inner {
     reason: (BusyReason, Mode),
     /// The holder of the busy key, if a process was asked, and how long ago.
     holder: Option<(Box<Holder>, Duration)>,
+    /// Where this process acquired the busy key, if it did: the task may be waiting for itself.
+    here: Option<&'static Location<'static>>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
@@ -75,6 +77,7 @@ impl Error {
                 remaining: None,
                 reason: (BusyReason::Holder, Mode::Exclusive),
                 holder: None,
+                here: None,
                 source: None,
             }),
         }
@@ -133,6 +136,12 @@ impl Error {
         if self.is_busy() && self.inner.reason.0 != BusyReason::Waiters {
             self.inner.holder = Some((holder, ago));
         }
+        self
+    }
+
+    /// Says where this process acquired the busy key.
+    pub(crate) fn held_since(mut self, here: Option<&'static Location<'static>>) -> Self {
+        self.inner.here = here;
         self
     }
 
@@ -353,6 +362,9 @@ impl fmt::Display for Error {
             Some(detail) => f.write_str(detail),
             None => self.inner.kind.fmt(f),
         }?;
+        if let Some(here) = self.inner.here {
+            write!(f, "; this process acquired it at {here}")?;
+        }
         match &self.inner.holder {
             Some((holder, ago)) => {
                 write!(f, "; {ago:.1?} before, {} had held it for {:.1?}", holder.party(), holder.held())

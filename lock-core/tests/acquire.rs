@@ -86,13 +86,15 @@ async fn try_run_works_under_the_lease_or_does_not_begin() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_when_it_is_over_and_says_so() {
     let manager = LockManager::in_memory();
-    let _held = manager.lock("k").await.unwrap();
+    let (_held, line) = (manager.lock("k").await.unwrap(), line!());
     let before = Instant::now();
-    let error = manager.lock("k").wait(ms(300)).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "could not acquire \"k\": still held by someone else after 300ms; raise `wait`, or try again later"
+    let error = manager.lock("k").wait(ms(300)).await.unwrap_err().to_string();
+    let told = format!(
+        "could not acquire \"k\": still held by someone else after 300ms; raise `wait`, or try again later; \
+         this process acquired it at {}:{line}:",
+        file!()
     );
+    assert!(error.starts_with(&told), "{error}");
     assert!((ms(300)..ms(320)).contains(&before.elapsed()), "{:?}", before.elapsed());
 }
 

@@ -5,7 +5,7 @@ use std::mem;
 use lock_core::LockManager;
 use lock_tests::{
     RedisServer, actor,
-    history::{Recorded, Register, Run, now},
+    history::{Recorded, Register, Run, judged_by, now},
 };
 use tokio::time::{sleep, timeout};
 
@@ -90,6 +90,17 @@ async fn a_call_of_a_process_that_dies_never_comes_back() {
         assert_eq!((events[0].op, events[0].t_return), (Op::Acquire, None));
         assert_eq!((events[1].op, events[1].process.as_str()), (Op::Crash, "p0"));
     }
+}
+
+#[test]
+fn what_a_test_excuses_is_written_for_other_judges() {
+    let run = Run::new("recording-marks");
+    let marks = [(None, 1.0, 2.5), (Some("k".to_owned()), 3.0, 4.0)];
+    let mark = |(key, from, to): &(Option<String>, f64, f64)| Mark { key: key.clone(), from: *from, to: *to };
+    judged_by(&run, marks.iter().map(mark).fold(Checker::new(), Checker::mark));
+    let history = run.history().expect("the files can be read");
+    let written: Vec<_> = history.marks().into_iter().map(|mark| (mark.key, mark.from, mark.to)).collect();
+    assert_eq!(written, marks);
 }
 
 #[tokio::test]

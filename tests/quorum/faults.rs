@@ -3,7 +3,11 @@
 use std::time::Instant;
 
 use lock_core::{ErrorKind, LockGuard};
-use lock_tests::{eventually_some, figure, free_port, within};
+use lock_tests::{
+    eventually_some, figure, free_port,
+    history::{Checker, Mark, judged_by, now},
+    within,
+};
 
 use super::*;
 
@@ -152,7 +156,7 @@ async fn a_lease_is_lost_when_a_majority_of_the_nodes_is_gone() {
     let (mut nodes, run) = (Nodes::start(3).await, Run::new("quorum-lost"));
     let client = nodes.client(&run, "p0");
     let mut held = client.acquire("k", TTL, |request| request).await.expect("free");
-    let since = lock_tests::history::now();
+    let since = now();
     nodes.servers[0].stop();
     nodes.servers[2].stop();
     let stopped = Instant::now();
@@ -182,16 +186,19 @@ async fn fault_19_a_node_that_forgets_while_others_are_cut_off_can_make_two_hold
     }
     let cut_off = LockManager::builder().quorum(&urls).command_timeout(LIMIT).build().expect("a sound quorum");
     let one = Recorded::new(&cut_off, &run.recorder("p0"), "");
-    let held = one.acquire("k", LONG, |request| request).await.expect("a majority is there");
+    let mut held = one.acquire("k", LONG, |request| request).await.expect("a majority is there");
     assert!(other.try_acquire("k", LONG).await.expect("all answer").is_none());
     eventually(SOON, "what the try got is given back", async || nodes.having("k").await == 3).await;
     // One of them forgets: with the two that never knew, that is a majority.
+    let from = now();
     nodes.servers[2].restart().await;
     let second = eventually_some(SOON, "that is the hole", async || {
         other.try_acquire("k", LONG).await.expect("a majority answers")
     })
     .await;
-    assert!(held.guard().is_held(), "the first holder cannot know");
+    let to = now();
+    assert!(held.check(), "the first holder cannot know");
     assert!(second.fence() > held.fence(), "but its writes are refused: the second's fencing token is larger");
     drop((held, second));
+    judged_by(&run, Checker::new().mark(Mark { key: None, from, to }));
 }

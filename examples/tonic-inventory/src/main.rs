@@ -29,8 +29,10 @@
 //! | ABORTED | the key is busy, at once or after a wait; nothing was done | tell its user, or try again after the time in the `RetryInfo` |
 //! | DEADLINE_EXCEEDED | the client's `grpc-timeout` was over first; nothing was done | allow more time |
 //! | INVALID_ARGUMENT | the call has no key | correct the call |
+//! | UNAVAILABLE | the server ends; nothing was done | try again, at another server |
 //!
-//! At last it tells the server to end while a lorry is being unloaded: that call goes through, and nothing stays locked.
+//! At last it tells the server to end while a lorry is being unloaded: that call goes through, a call that waits for the same goods
+//! fails at once, and nothing stays locked.
 //!
 //! Exits with 1 when something was sold twice, or a call got another answer than it should.
 
@@ -81,7 +83,7 @@ async fn main() -> Result<()> {
 
     sale(&server, &at_clients).await?;
     contention(&server, &at_clients).await?;
-    end(&server, &at_clients, stop).await?;
+    end(&server, &at_server, &at_clients, stop).await?;
 
     service.await??;
     let held = at_server.shutdown(GRACE).await + at_clients.shutdown(GRACE).await;
@@ -173,14 +175,22 @@ async fn contention(server: &str, manager: &LockManager) -> Result<()> {
     Ok(())
 }
 
-/// Tells the server to end while a lorry with pens is being unloaded and somebody watches.
-async fn end(server: &str, manager: &LockManager, stop: oneshot::Sender<()>) -> Result<()> {
-    let mut client = connect(server, manager).await?;
+/// Tells the server to end while a lorry with pens is being unloaded, somebody watches, and somebody waits for the pens.
+async fn end(server: &str, at_server: &LockManager, at_clients: &LockManager, stop: oneshot::Sender<()>) -> Result<()> {
+    let mut client = connect(server, at_clients).await?;
     let lorry = Lorry::arrive(&client, PENS).await?;
     let mut watching = client.watch(WatchRequest { goods: PENS }).await?.into_inner();
+    let pens = about(PENS, SellRequest { goods: PENS, quantity: 1 });
+    println!("when the server is told to end, a call that");
+    let waiting = tokio::spawn(answer(client, "waits for the lock", pens));
+    while at_server.inspect("goods:1").await?.waiters().is_empty() {
+        sleep(Duration::from_millis(5)).await;
+    }
     ensure!(stop.send(()).is_ok(), "the server has ended of itself");
+    let waiting = waiting.await?;
     while watching.message().await?.is_some() {}
-    println!("the server takes no more calls, and ends those that watch");
+    println!("the server takes no more calls, and ends those that watch or wait");
+    ensure!(waiting == Code::Unavailable, "a call that waits should fail when the server ends");
     let reply = lorry.leave().await?;
     println!("the lorry was unloaded to the end, {} pens left", reply.left);
     ensure!(reply.left == 2 * CRATE, "two crates of {CRATE} should be left of the pens");

@@ -25,7 +25,7 @@ pub(crate) async fn serve(
 ) -> Result<(), transport::Error> {
     // Around everything that is added below. Watching passes without a lock: it changes nothing, and would keep everybody
     // else out.
-    let per_goods = LockLayer::grpc(manager, key_of).except(["/inventory.Inventory/Watch"]).name("inventory");
+    let per_goods = LockLayer::grpc(manager.clone(), key_of).except(["/inventory.Inventory/Watch"]).name("inventory");
     let per_goods = per_goods.options(LeaseOptions::new().ttl(TTL).wait(WAIT).max_hold(MAX_HOLD));
     let closing = watch::Sender::new(false);
     let service = InventoryServer::new(Shop { stock, closing: closing.clone() });
@@ -35,6 +35,8 @@ pub(crate) async fn serve(
         .add_service(service)
         .serve_with_incoming_shutdown(incoming, async move {
             stop.await;
+            // Calls that wait for a key fail now, so that the server waits only for those that hold one.
+            manager.stop_waiting();
             // A watcher's call would go on for ever, and the server with it.
             closing.send_replace(true);
         })

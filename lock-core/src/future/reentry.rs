@@ -70,7 +70,8 @@ pub(crate) fn refuse(
         Some(hold) if hold.check().is_err() => Ok(()),
         Some(hold) if tries && !mode.is_exclusive() && !hold.mode().is_exclusive() => Ok(()),
         Some(hold) if tries => {
-            Err(Error::busy(ACQUIRE, key, BusyReason::Holder, hold.mode()).free_in(Some(hold.remaining())))
+            let busy = Error::busy(ACQUIRE, key, BusyReason::Holder, hold.mode());
+            Err(busy.free_in(Some(hold.remaining())).held_since(Some(hold.since)))
         }
         Some(hold) => Err(Error::would_deadlock(key, [hold.mode(), mode], here, hold.since)),
         None => Ok(()),

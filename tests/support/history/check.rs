@@ -273,14 +273,13 @@ impl<'a> Case<'a> {
     fn sound_events(&mut self) -> Vec<usize> {
         let mut sound = Vec::with_capacity(self.history.events.len());
         for (index, event) in self.history.events.iter().enumerate() {
-            let is_call = !matches!(event.op, Op::Crash | Op::Fault | Op::Leftover);
             let wrong = if event.op != Op::Leftover && !event.t_invoke.is_finite() {
                 "t_invoke is missing"
             } else if event.t_return.is_some_and(|t_return| t_return.is_nan() || t_return < event.t_invoke) {
                 "it returned before it was called"
-            } else if is_call && event.key.is_none() {
+            } else if event.op.is_call() && event.key.is_none() {
                 "it names no key"
-            } else if is_call && event.process.is_empty() {
+            } else if event.op.is_call() && event.process.is_empty() {
                 "it names no process"
             } else if event.op == Op::Acquire && event.succeeded() && event.token.is_none() {
                 "it acquired a lease without a token"
@@ -312,7 +311,7 @@ impl<'a> Case<'a> {
             let event = self.event(index);
             let whole = event.process.match_indices('/').map(|(at, _)| &event.process[..at]);
             let mut names = whole.chain([event.process.as_str()]);
-            if !matches!(event.op, Op::Crash | Op::Fault | Op::Leftover)
+            if event.op.is_call()
                 && let Some(crash) = names.find_map(|name| killed.get(name).copied())
                 && event.t_invoke > self.event(crash).t_invoke
             {
@@ -327,7 +326,7 @@ impl<'a> Case<'a> {
         let mut calls: Vec<usize> = sound
             .iter()
             .copied()
-            .filter(|event| !matches!(self.event(*event).op, Op::Lost | Op::Crash | Op::Fault | Op::Leftover))
+            .filter(|event| self.event(*event).op.is_call() && self.event(*event).op != Op::Lost)
             .collect();
         calls.sort_by(|a, b| {
             let (a, b) = (self.event(*a), self.event(*b));
@@ -374,13 +373,15 @@ pub fn judged(run: &Run) -> History {
     judged_by(run, Checker::new())
 }
 
-/// The same by a checker that excuses something. A waiter may wait for [`HANDOFF`] while its key is free.
+/// The same by a checker that excuses something: its marks are written down, for other judges. A waiter may wait for [`HANDOFF`]
+/// while its key is free.
 ///
 /// # Panics
 /// With every breach, if there is one.
 #[track_caller]
 #[expect(clippy::must_use_candidate, reason = "most tests need the verdict alone")]
 pub fn judged_by(run: &Run, checker: Checker) -> History {
+    checker.marks.iter().for_each(|mark| run.vanished(mark));
     let history = run.history().expect("the files can be read");
     checker.bound(HANDOFF).assert_clean(&history);
     history

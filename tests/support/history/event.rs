@@ -141,6 +141,15 @@ pub enum Op {
     Standstill,
     /// A key was found after the run.
     Leftover,
+    /// The servers may have lost leases whose holders rely on them.
+    Vanished,
+}
+
+impl Op {
+    /// Whether it is something that a process did with a key, or was told of it.
+    pub(super) const fn is_call(self) -> bool {
+        !matches!(self, Self::Crash | Self::Fault | Self::Standstill | Self::Leftover | Self::Vanished)
+    }
 }
 
 /// How a call ended.

@@ -139,7 +139,7 @@ pub(super) fn collect<'a>(case: &mut Case<'a>, sound: &[usize]) -> Leases<'a> {
             }
             _ => {}
         }
-        if event.op != Op::Leftover {
+        if !matches!(event.op, Op::Leftover | Op::Vanished) {
             all.end = all.end.max(event.t_return.unwrap_or(event.t_invoke));
         }
     }

@@ -16,6 +16,7 @@
 //! | `fault` | a window in which slow wake-ups are excused, and nothing else |
 //! | `standstill` | nothing shows that the process ran from `t_invoke` to `t_return` |
 //! | `leftover` | a key found after the run: `allowed`, or its `pttl` below `max_pttl` |
+//! | `vanished` | a window in which leases of the key, or of all, may have been lost at the servers: a [`Mark`] |
 //!
 //! `result` is `ok` where it is left out, `fail` for what surely did nothing, `info` where nobody knows. A line without
 //! `t_return` is a call that never came back. A token reads `<tenure>/<hold>`: one process's possession of a key, and one

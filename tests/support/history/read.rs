@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    check::{Mark, end},
     event::{Event, Op},
     standstill::Standstills,
 };
@@ -88,6 +89,14 @@ impl History {
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// The windows in which leases may have vanished, as the test of the run has written down.
+    #[must_use]
+    pub fn marks(&self) -> Vec<Mark> {
+        let vanished = self.events.iter().filter(|event| event.op == Op::Vanished);
+        let mark = |event: &Event| Mark { key: event.key.clone(), from: event.t_invoke, to: end(event) };
+        vanished.map(mark).collect()
     }
 
     /// For how long a process stood still between two moments, in ms: it, or that of the test. No measure of how long it took to do

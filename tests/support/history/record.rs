@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    check::Mark,
     clock::now,
     delay::Delays,
     event::{Event, Op, Outcome},
@@ -202,6 +203,14 @@ impl Run {
     pub fn broken_since(&self, from: f64) {
         let mut event = Event::new(self.nemesis.name(), Op::Fault, from);
         event.t_return = Some(now());
+        self.nemesis.note(&event);
+    }
+
+    /// Notes that leases may have vanished from the servers, as the documentation says that they may then.
+    pub(super) fn vanished(&self, mark: &Mark) {
+        let mut event = Event::new(self.nemesis.name(), Op::Vanished, mark.from);
+        event.t_return = Some(mark.to);
+        event.key.clone_from(&mark.key);
         self.nemesis.note(&event);
     }
 

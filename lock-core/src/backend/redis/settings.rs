@@ -219,6 +219,9 @@ fn parse(url: &str, tls: bool) -> Result<ConnectionInfo, BuildError> {
         }
         let what = error.to_string();
         // The crate's own words, up to where it might repeat the input.
+        if what.starts_with("Invalid database number") {
+            return wrong("the database is not a number; write one, as in redis://HOST/0 or ?db=0");
+        }
         wrong(what.split(" - ").next().unwrap_or("it does not parse"))
     })
 }

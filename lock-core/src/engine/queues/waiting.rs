@@ -132,7 +132,9 @@ impl Queues {
     /// The error of a request that finds the key busy. It says what is in the way and for how long at most, as far as is known: the rest
     /// of this process's own lease, or of another holder's ttl, less the time since the answer.
     fn busy_key(&mut self, key: &LockKey, mode: Mode, id: Option<WaiterId>, now: Moment) -> Error {
-        let (free_at, by) = match self.lines.tenure(key) {
+        let tenure = self.lines.tenure(key);
+        let here = tenure.and_then(|tenure| self.tenures.hold(tenure)).map(|hold| hold.since);
+        let (free_at, by) = match tenure {
             Some(tenure) => (self.tenures.end(tenure), BusyReason::Holder),
             None => {
                 let candidate = match id {
@@ -144,7 +146,7 @@ impl Queues {
         };
         let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
         self.busy += 1;
-        Error::busy(ACQUIRE, key, by, mode).free_in(remaining)
+        Error::busy(ACQUIRE, key, by, mode).free_in(remaining).held_since(here)
     }
 
     /// Removes a waiter whose future is done or was dropped. Its hold or place is passed on or cleaned up.
