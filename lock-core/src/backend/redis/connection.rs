@@ -44,8 +44,8 @@ pub(super) struct About {
     deaf: AtomicBool,
     /// Whether the server says when a key changes that was read in order to watch it.
     tracks: bool,
-    /// The replies of the script trial, if it was sent with the handshake, until they are waited for.
-    trial: Mutex<Option<Replies>>,
+    /// When the trial of scripts was sent with the handshake, and its replies, until they are waited for.
+    trial: Mutex<Option<(Instant, Replies)>>,
 }
 
 /// Commands that were put on the wire of a connection.
@@ -73,9 +73,9 @@ impl Connection {
 
     /// Returns the trial of scripts, if it was sent with the handshake and is not waited for yet.
     pub(super) fn take_trial(&self, limit: Instant) -> Option<Sent> {
-        let replies = self.about.trial.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (connection, begun) = (self.clone(), Instant::now());
-        replies.map(|replies| Sent { connection, replies: Some(replies), count: 2, begun, limit })
+        let trial = self.about.trial.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let connection = self.clone();
+        trial.map(|(begun, replies)| Sent { connection, replies: Some(replies), count: 2, begun, limit })
     }
 
     /// Returns how many requests were answered and put; see [`Wire::counts`].

@@ -49,8 +49,8 @@ pub(super) struct Connected {
     pub(super) logins: Option<Logins>,
     /// Whether the server has closed the connections that this one replaces; `None` if there are none to be closed.
     pub(super) killed: Option<BoxFuture<'static, bool>>,
-    /// The replies to come of [`script::trial`], if it was sent.
-    pub(super) trial: Option<Replies>,
+    /// When [`script::trial`] was sent, and the replies to come, if it was.
+    pub(super) trial: Option<(Instant, Replies)>,
 }
 
 /// Why an attempt to connect has failed.
@@ -148,7 +148,7 @@ impl Connector {
         let begun = Instant::now();
         let (first, rest) = (wire.put(&hello), wire.put(then));
         // Not waited for here: while a server holds writes back, as during a failover, it holds scripts back.
-        let trial = self.tries_scripts.load(Ordering::Relaxed).then(|| wire.put(&script::trial()));
+        let trial = self.tries_scripts.load(Ordering::Relaxed).then(|| (begun, wire.put(&script::trial())));
         let replies = async {
             // What refuses the first commands need not answer the others.
             names.into_iter().zip(first.await?).try_for_each(|(name, reply)| is_accepted(name, reply))?;
