@@ -69,6 +69,8 @@ mod extractor;
 #[cfg(feature = "http")]
 mod http;
 mod parts;
+#[cfg(feature = "idempotency")]
+mod principal;
 #[cfg(feature = "http")]
 mod ready;
 mod scoped;
@@ -83,6 +85,10 @@ pub use self::http::{Extension, Header, MethodAndPath, extension, header, method
 #[cfg(feature = "http")]
 pub use self::ready::Optional;
 pub(crate) use self::text::Mistake;
+#[cfg(feature = "idempotency")]
+pub use self::principal::Principal;
+#[cfg(feature = "idempotency")]
+pub(crate) use self::ready::{Absent, Find};
 pub use self::{
     choice::{Choice, IntoChoice},
     extractor::KeyExtractor,

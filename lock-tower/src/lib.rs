@@ -301,6 +301,8 @@ mod grpc;
 mod held;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "idempotency")]
+pub mod idempotency;
 pub mod key;
 mod layer;
 #[cfg(feature = "http")]

@@ -1,0 +1,42 @@
+use super::{choice::IntoChoice, http, parts::Parts};
+
+/// The part of a [`scoped`](super::scoped) key that says *whose* idempotency key it is: a header, an extension, a path parameter, a
+/// closure, or a tuple that begins with one of them.
+///
+/// Clients choose their idempotency keys. Without a principal, a client that sends another client's key is given the other client's
+/// answer. So text is not a principal, and neither is a part that is `.optional()`. Take what the service has authenticated, such as an
+/// extension that an outer layer sets; a header only if a gateway sets it. A service with one client says so with a closure.
+///
+/// This trait is sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say whose idempotency key a `{Req}` has",
+    label = "not a principal",
+    note = "name the authenticated client first, as in `scoped(\"payments\", extension::<Account>())`; text and `.optional()` parts would \
+            give one client the answer of another"
+)]
+pub trait Principal<Req>: Parts<Req> {}
+
+#[diagnostic::do_not_recommend]
+impl<F, Req, T> Principal<Req> for F
+where
+    F: Fn(&Req) -> T,
+    T: IntoChoice,
+{
+}
+
+impl<Req, T> Principal<Req> for http::Header<T> where Self: Parts<Req> {}
+
+impl<Req, T> Principal<Req> for http::Extension<T> where Self: Parts<Req> {}
+
+#[cfg(feature = "axum")]
+impl<Req, T> Principal<Req> for super::axum::PathParam<T> where Self: Parts<Req> {}
+
+macro_rules! first_of_several {
+    ($($part:ident),+) => {
+        impl<Req, First: Principal<Req>, $($part: Parts<Req>),+> Principal<Req> for (First, $($part,)+) {}
+    };
+}
+
+first_of_several!(B);
+first_of_several!(B, C);
+first_of_several!(B, C, D);
