@@ -105,7 +105,7 @@ async fn attack_11_answers_in_the_redis_of_the_locks_are_refused_unless_told_to(
     }
     // Attack 12: how long a server keeps an answer is said by its time to live.
     for server in [&locks, &answers] {
-        let ttl = server.call(&["PTTL", "answer:payments:a:1"]).await.number().expect("it is there");
+        let ttl = server.call(&["PTTL", "answer:payments:a:1"]).await.integer().expect("it is there");
         assert!((1..=24 * 3600 * 1000).contains(&ttl), "{ttl}");
     }
     manager.shutdown(SOON).await;
