@@ -180,7 +180,9 @@ where
                 SizeHint::with_exact(frame.data_ref().map_or(0, |data| data.remaining() as u64))
             }
             Inner::Held { last: Last::None, .. } => SizeHint::with_exact(0),
-            Inner::Buffered { buffered: Buffered { rest: Some(_), .. } | Buffered { end: Some(Err(_)), .. } } => SizeHint::default(),
+            Inner::Buffered { buffered: Buffered { rest: Some(_), .. } | Buffered { end: Some(Err(_)), .. } } => {
+                SizeHint::default()
+            }
             Inner::Buffered { buffered: Buffered { data, .. } } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }

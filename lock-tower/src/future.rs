@@ -200,7 +200,11 @@ impl Asked {
 }
 
 /// Counts a refusal, and answers it in the protocol of the layer.
-pub(crate) fn refuse<Req, Res, Err, P>(protocol: &P, name: &'static str, refusal: Refusal) -> Result<P::Response, P::Error>
+pub(crate) fn refuse<Req, Res, Err, P>(
+    protocol: &P,
+    name: &'static str,
+    refusal: Refusal,
+) -> Result<P::Response, P::Error>
 where
     P: Protocol<Req, Res, Err>,
 {

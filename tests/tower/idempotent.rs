@@ -91,7 +91,10 @@ async fn attack_11_answers_in_the_redis_of_the_locks_are_refused_unless_told_to(
     let manager = LockManager::connect(locks.url()).await.expect("a manager");
     let beside = layer(&manager, &store(&locks).await);
     let error = beside.check_for::<Body>().expect_err("it would fill the server of the locks");
-    assert!(error.to_string().contains(&format!("the answers would fill {}, which has the locks", locks.address())), "{error}");
+    assert!(
+        error.to_string().contains(&format!("the answers would fill {}, which has the locks", locks.address())),
+        "{error}"
+    );
     let judge = Judge::default();
     let (status, text) = judge.ask(&judge.service(beside.clone(), Duration::ZERO)).await;
     assert_eq!((status.as_u16(), text.contains("lock_misconfigured")), (500, true), "{text}");

@@ -54,9 +54,7 @@ async fn click(client: Client<HttpConnector, Body>, instances: [SocketAddr; 2], 
         let Ok(body) = to_bytes(Body::new(body), usize::MAX).await else { continue };
         let text = String::from_utf8(body.into()).context("a receipt that is not text")?;
         return match head.status {
-            StatusCode::CREATED => {
-                Ok(Receipt { text, is_replayed: head.headers.contains_key("idempotent-replayed") })
-            }
+            StatusCode::CREATED => Ok(Receipt { text, is_replayed: head.headers.contains_key("idempotent-replayed") }),
             status => bail!("a click was answered with {status}: {text}"),
         };
     }

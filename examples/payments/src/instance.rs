@@ -41,20 +41,29 @@ struct App {
 
 impl Instance {
     /// Starts an instance that completes so many charges.
-    pub(crate) fn start(form: Form, locks: &str, ledger: &Ledger, answers: &MemoryAnswers, charges: usize) -> Result<Self> {
+    pub(crate) fn start(
+        form: Form,
+        locks: &str,
+        ledger: &Ledger,
+        answers: &MemoryAnswers,
+        charges: usize,
+    ) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (sender, stuck) = watch::channel(0);
-        let app = App { form, ledger: ledger.clone(), charges: Arc::new(Semaphore::new(charges)), stuck: Arc::new(sender) };
+        let app =
+            App { form, ledger: ledger.clone(), charges: Arc::new(Semaphore::new(charges)), stuck: Arc::new(sender) };
         let (locks, answers) = (locks.to_owned(), answers.clone());
         runtime.spawn(async move {
             let manager = LockManager::connect(locks).await?;
             let service = match form {
                 Form::Nothing => Router::new().route("/pay", post(pay)),
                 Form::Layer => Router::new().route("/pay", post(pay)).route_layer(once(manager, answers)),
-                Form::Transaction => Router::new().route("/pay", post(pay)).route_layer(once(manager, app.ledger.clone())),
+                Form::Transaction => {
+                    Router::new().route("/pay", post(pay)).route_layer(once(manager, app.ledger.clone()))
+                }
             };
             let listener = tokio::net::TcpListener::from_std(listener)?;
             axum::serve(listener, service.with_state(app)).await?;
@@ -85,7 +94,10 @@ fn once<A: Answers>(manager: LockManager, answers: A) -> IdempotencyLayer<lock_t
     // A gateway has authenticated the customer, and removes this header from what clients send.
     let whose = scoped("payments", header::<String>("x-customer"));
     let options = LeaseOptions::new().ttl(Duration::from_secs(1)).max_hold(Duration::from_secs(60));
-    IdempotencyLayer::http(manager, whose, answers).keep(KEEP).wait(Duration::from_secs(30)).lock(|lock| lock.options(options))
+    IdempotencyLayer::http(manager, whose, answers)
+        .keep(KEEP)
+        .wait(Duration::from_secs(30))
+        .lock(|lock| lock.options(options))
 }
 
 /// Charges a customer.

@@ -32,7 +32,13 @@ impl Ledger {
     }
 
     /// Charges and stores the answer, and returns the number of the receipt; or does neither, because there is an answer.
-    pub(crate) fn charge_once(&self, customer: &str, cents: u32, key: &str, answer: impl Fn(i64) -> Bytes) -> Result<Option<i64>> {
+    pub(crate) fn charge_once(
+        &self,
+        customer: &str,
+        cents: u32,
+        key: &str,
+        answer: impl Fn(i64) -> Bytes,
+    ) -> Result<Option<i64>> {
         let mut connection = self.connection();
         let transaction = connection.transaction()?;
         transaction.execute(CHARGE, params![customer, cents])?;

@@ -91,7 +91,8 @@ impl fmt::Debug for Attempt {
 /// FNV-1a of 128 bits: the same in all versions and on all machines. A client that finds two requests of one fingerprint can only be
 /// given the answer to its own other request.
 fn fingerprint<const N: usize>(parts: [&[u8]; N]) -> u128 {
-    let bytes = parts.into_iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    let bytes =
+        parts.into_iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
     bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
     })
@@ -110,7 +111,9 @@ mod tests {
         // Stored answers outlive a version of this crate.
         assert_eq!(of("POST", "/pay?a", "b"), "5dbce2dafe7255c4cbe20bd3dc2b6dc7");
         assert_eq!(of("POST", "/p%61y?a", "b"), of("POST", "/pay?a", "b"), "another spelling");
-        for (method, path, body) in [("PUT", "/pay?a", "b"), ("POST", "/pay", "b"), ("POST", "/pay?a", ""), ("POST", "/pay?ab", "")] {
+        for (method, path, body) in
+            [("PUT", "/pay?a", "b"), ("POST", "/pay", "b"), ("POST", "/pay?a", ""), ("POST", "/pay?ab", "")]
+        {
             assert_ne!(of(method, path, body), of("POST", "/pay?a", "b"), "{method} {path} {body}");
         }
     }

@@ -52,7 +52,9 @@ impl<B: From<Bytes>> sealed::Form<B> for Http {
     }
 
     fn is_final(head: &Parts, _trailers: Option<&HeaderMap>) -> bool {
-        (200..500).contains(&head.status.as_u16()) && !is_of_a_lock(head) && !head.headers.contains_key(header::RETRY_AFTER)
+        (200..500).contains(&head.status.as_u16())
+            && !is_of_a_lock(head)
+            && !head.headers.contains_key(header::RETRY_AFTER)
     }
 
     fn answer(problem: Problem) -> Response<Bytes> {

@@ -201,7 +201,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             return Some(format!("answers cannot be kept for {keep:?}; keep them for a time from 1 ms to 100 years"));
         }
         if let Some(name) = headers.iter().find(|name| is_never_kept(name)) {
-            return Some(format!("the header {name} of one answer must not be in another; leave it out of `keep_headers`"));
+            return Some(format!(
+                "the header {name} of one answer must not be in another; leave it out of `keep_headers`"
+            ));
         }
         if self.lock.has_permits() {
             return Some("with permits several requests of a key would run at once; leave them out".to_owned());
@@ -209,7 +211,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         let address = self.answers.address().filter(|_| !is_beside_the_locks)?;
         let locks = self.lock.health();
         locks.nodes().iter().any(|node| node.address() == address).then(|| {
-            format!("the answers would fill {address}, which has the locks; use another server, or set `beside_the_locks`")
+            format!(
+                "the answers would fill {address}, which has the locks; use another server, or set `beside_the_locks`"
+            )
         })
     }
 }

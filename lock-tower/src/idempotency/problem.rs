@@ -35,7 +35,9 @@ impl Problem {
     /// Returns the answer, and the word for programs that stands in place of that of the case.
     fn answer(self) -> (Answer, &'static str) {
         let (case, code, detail) = match self {
-            Self::KeyMissing => (Case::Key, "idempotency_key_missing", "this operation requires an Idempotency-Key; nothing was done"),
+            Self::KeyMissing => {
+                (Case::Key, "idempotency_key_missing", "this operation requires an Idempotency-Key; nothing was done")
+            }
             Self::KeyUnusable => (
                 Case::Key,
                 "idempotency_key_unusable",
@@ -46,9 +48,11 @@ impl Problem {
                 "idempotency_request_too_large",
                 "the request is too large for an operation with an Idempotency-Key; nothing was done",
             ),
-            Self::RequestUnreadable => {
-                (Case::Key, "idempotency_request_unreadable", "the request ended before it was complete; nothing was done")
-            }
+            Self::RequestUnreadable => (
+                Case::Key,
+                "idempotency_request_unreadable",
+                "the request ended before it was complete; nothing was done",
+            ),
             Self::KeyReused => (
                 Case::NotHeld,
                 "idempotency_key_reused",

@@ -44,7 +44,8 @@ impl<C> RedisAnswers<C> {
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Answers for RedisAnswers<C> {
     async fn get(&self, key: &str) -> Result<Option<Bytes>, BoxError> {
-        let answer: Option<Vec<u8>> = redis::cmd("GET").arg(named(key)).query_async(&mut self.connection.clone()).await?;
+        let answer: Option<Vec<u8>> =
+            redis::cmd("GET").arg(named(key)).query_async(&mut self.connection.clone()).await?;
         Ok(answer.map(Bytes::from))
     }
 

@@ -13,12 +13,7 @@ use tower_service::Service;
 
 use super::{answers::Answers, form::Form, layer::IdempotencyLayer};
 use crate::{
-    body::ResponseBody,
-    error::BoxError,
-    key::Principal,
-    metrics,
-    misconfigured::Misconfigured,
-    service::take_ready,
+    body::ResponseBody, error::BoxError, key::Principal, metrics, misconfigured::Misconfigured, service::take_ready,
 };
 
 /// A service that gives all requests of one idempotency key the answer of the first; made by [`IdempotencyLayer`].

@@ -109,7 +109,8 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             Choice::Lock(whose) => Ok(Some(format!("{whose}:{}", part(&idempotency_key)))),
             Choice::Refuse(error) => Err(Refusal::Key(error).into()),
             _ => {
-                let problem = "a request has no principal; let the closure of an `IdempotencyLayer` return text or an error";
+                let problem =
+                    "a request has no principal; let the closure of an `IdempotencyLayer` return text or an error";
                 Err(Refusal::Key(Mistake(problem.to_owned()).into()).into())
             }
         }
@@ -207,7 +208,10 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn read_record(&self, record: &Bytes, attempt: &Attempt) -> Result<Kept, Refused> {
         let Some(Record { fingerprint, answer }) = record::read(record) else {
             // Of a later version, perhaps. It says that the request was carried out, so it must not run.
-            self.tell(&Mistake(format!("what is stored for {:?} is not an answer", attempt.key())), "an answer cannot be read");
+            self.tell(
+                &Mistake(format!("what is stored for {:?} is not an answer", attempt.key())),
+                "an answer cannot be read",
+            );
             return Err(Problem::Unavailable.into());
         };
         if fingerprint != attempt.fingerprint() {
@@ -269,11 +273,7 @@ fn replay<R: Body>(kept: Kept) -> Response<ResponseBody<R>> {
 
 /// Reads a body to its end, and returns its trailers. Fails without an error if it is larger than the limit. What was read is in `data`,
 /// also if this future is dropped.
-async fn read<B>(
-    mut body: Pin<&mut B>,
-    limit: usize,
-    data: &mut Vec<u8>,
-) -> Result<Option<HeaderMap>, Option<BoxError>>
+async fn read<B>(mut body: Pin<&mut B>, limit: usize, data: &mut Vec<u8>) -> Result<Option<HeaderMap>, Option<BoxError>>
 where
     B: Body<Error: Into<BoxError>>,
 {

@@ -19,7 +19,8 @@ use tokio::{
 use super::{Bank, ask, layer, request};
 use crate::support::{limit, serve, soon, until, until_free};
 
-const PAY: &[u8] = b"POST /pay HTTP/1.1\r\nhost: bank\r\nx-account: a\r\nidempotency-key: 1\r\ncontent-length: 2\r\n\r\n42";
+const PAY: &[u8] =
+    b"POST /pay HTTP/1.1\r\nhost: bank\r\nx-account: a\r\nidempotency-key: 1\r\ncontent-length: 2\r\n\r\n42";
 
 async fn connect(address: SocketAddr, sends: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();

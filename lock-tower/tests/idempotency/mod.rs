@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 mod answers;
-mod hang_up;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod hang_up;
 mod model;
 mod rules;
 mod storm;
@@ -54,7 +54,11 @@ struct Inner {
 
 impl Bank {
     fn open() -> Self {
-        Self(Arc::new(Inner { charges: AtomicUsize::new(0), done: AtomicUsize::new(0), are_open: watch::Sender::new(true) }))
+        Self(Arc::new(Inner {
+            charges: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            are_open: watch::Sender::new(true),
+        }))
     }
 
     fn closed() -> Self {

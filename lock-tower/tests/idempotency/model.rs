@@ -32,7 +32,11 @@ const KEY: &str = "payments:a:1";
 enum Pending {
     Get(oneshot::Sender<Result<Option<Bytes>, BoxError>>),
     /// An answer to be stored, and what the store says of it once it has done so.
-    Put { mine: Bytes, held: Option<Bytes>, reply: oneshot::Sender<Result<Bytes, BoxError>> },
+    Put {
+        mine: Bytes,
+        held: Option<Bytes>,
+        reply: oneshot::Sender<Result<Bytes, BoxError>>,
+    },
     Handler(oneshot::Sender<()>),
 }
 

@@ -158,10 +158,19 @@ async fn requests_that_only_read_pass() {
 async fn attack_15_answers_that_invite_a_retry_are_not_kept_and_all_others_are() {
     let (manager, answers, bank) = (LockManager::in_memory(), MemoryAnswers::new(), Bank::open());
     let service = bank.routes().route_layer(layer(&manager, &answers));
-    for (index, (status, is_kept)) in
-        [(200, true), (204, true), (303, true), (400, true), (402, true), (499, true), (500, false), (503, false), (599, false)]
-            .into_iter()
-            .enumerate()
+    for (index, (status, is_kept)) in [
+        (200, true),
+        (204, true),
+        (303, true),
+        (400, true),
+        (402, true),
+        (499, true),
+        (500, false),
+        (503, false),
+        (599, false),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let key = index.to_string();
         let (before, asked) = (bank.charges(), || {
@@ -283,9 +292,9 @@ async fn a_request_that_is_too_large_is_refused() {
 async fn attack_13_nothing_runs_if_locks_or_answers_are_down() {
     let (answers, bank) = (MemoryAnswers::new(), Bank::open());
     let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "no Redis")).build().unwrap();
-    let service = bank.routes().route_layer(layer(&down, &answers).lock(|lock| {
-        lock.on_backend_error(lock_tower::OnBackendError::LetThrough)
-    }));
+    let service = bank
+        .routes()
+        .route_layer(layer(&down, &answers).lock(|lock| lock.on_backend_error(lock_tower::OnBackendError::LetThrough)));
     let told = ask(&service, request("a", "1", "42")).await;
     told.is_refused(503, "lock_unavailable");
     let service = bank.routes().route_layer(layer(&LockManager::in_memory(), &Down));
@@ -298,7 +307,9 @@ async fn attack_13_nothing_runs_if_locks_or_answers_are_down() {
 async fn what_is_stored_and_cannot_be_read_does_not_run() {
     let (manager, answers, bank) = (LockManager::in_memory(), MemoryAnswers::new(), Bank::open());
     let service = bank.routes().route_layer(layer(&manager, &answers));
-    for (key, record) in ["", "lock-tower 2 0 200\n\n\n", "lock-tower 1 0 200\nno colon\n\n", "\u{0}"].into_iter().enumerate() {
+    for (key, record) in
+        ["", "lock-tower 2 0 200\n\n\n", "lock-tower 1 0 200\nno colon\n\n", "\u{0}"].into_iter().enumerate()
+    {
         let keep = Duration::from_secs(60);
         answers.put_if_absent(&format!("payments:a:{key}"), record.into(), keep).await.unwrap();
         ask(&service, request("a", &key.to_string(), "42")).await.is_refused(503, "idempotency_unavailable");

@@ -62,7 +62,9 @@ async fn attack_14_duplicates_above_the_limit_are_refused() {
     let refused = loop {
         // Those that wait have come one after the other.
         let told = ask(&service, request("a", "1", "42"));
-        if let Ok(told) = tokio::time::timeout(Duration::from_millis(50), told).await { break told }
+        if let Ok(told) = tokio::time::timeout(Duration::from_millis(50), told).await {
+            break told;
+        }
     };
     refused.is_refused(429, "lock_overloaded");
     bank.open_doors();
