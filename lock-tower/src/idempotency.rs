@@ -38,7 +38,7 @@
 //!
 //! # How it works
 //!
-//! 1. The request is read, up to [`request_limit`](IdempotencyLayer::request_limit). A client that stalls in its upload keeps no key.
+//! 1. The request is read, up to 2 MiB or the [`limit`](IdempotencyLayer::limit) of answers, if that is more. A client that stalls in its upload keeps no key.
 //! 2. The store is read. If it has an answer, that is the answer.
 //! 3. The key of scope, principal and `Idempotency-Key` is acquired exclusively, without waiting. If it is busy, it is acquired *shared*, for as
 //!    long as [`wait`](IdempotencyLayer::wait): the release of the first request lets all duplicates in, and they read the store. If the
@@ -62,7 +62,8 @@
 //! | more than `limit` bytes, a stream that takes longer than 5 s, a body that fails | that there was one: duplicates are told so, and nothing runs again |
 //!
 //! A kept answer that is given again has the header `idempotent-replayed: true`, and no `Set-Cookie`, no `Date`, and no header of a
-//! connection. [`keep_headers`](IdempotencyLayer::keep_headers) adds headers.
+//! connection: `cache-control`, `etag`, `last-modified`, `link`, `location`, `vary` and those that begin with `content-` are kept, of gRPC also
+//! its status and all trailers.
 //!
 //! # Refusals
 //!
@@ -71,7 +72,7 @@
 //! | 400 | `INVALID_ARGUMENT` | `idempotency_key_missing` | there is no key, unless it is [`optional`](IdempotencyLayer::optional) |
 //! | 400 | `INVALID_ARGUMENT` | `idempotency_key_unusable` | the key is empty, repeated, not visible ASCII or longer than 255 bytes |
 //! | 400 | `INVALID_ARGUMENT` | `idempotency_request_unreadable` | the body of the request failed |
-//! | 413 | `INVALID_ARGUMENT` | `idempotency_request_too_large` | the request has more than `request_limit` bytes |
+//! | 413 | `INVALID_ARGUMENT` | `idempotency_request_too_large` | the request has more than 2 MiB |
 //! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body |
 //! | 409, `Retry-After` | `ABORTED`, `RetryInfo` | `idempotency_in_progress` | the first request is still running after `wait` |
 //! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer was too large to be kept |

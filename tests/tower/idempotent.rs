@@ -34,7 +34,7 @@ type Store = RedisAnswers<ConnectionManager>;
 async fn store(server: &RedisServer) -> Store {
     let client = redis::Client::open(server.url()).expect("a URL");
     // The layer tries again itself.
-    let config = ConnectionManagerConfig::new().set_number_of_retries(0).set_max_delay(Duration::from_millis(50));
+    let config = ConnectionManagerConfig::new().set_number_of_retries(0).set_response_timeout(Some(SOON));
     let connection = ConnectionManager::new_with_config(client.clone(), config).await.expect("the server listens");
     RedisAnswers::new(&client, connection)
 }
@@ -178,7 +178,7 @@ impl Answers for Stepped {
 /// What a killed server leads to: the status that the first client is told, and the effects after a retry.
 async fn kill(which: &str, at: usize) -> (u16, usize) {
     // Both keep what they have been told: this is about a server that dies, and not about one that forgets.
-    let durable = || RedisServer::builder().option("appendonly", "yes").option("appendfsync", "always").start();
+    let durable = || RedisServer::builder().option("--appendonly", "yes").option("--appendfsync", "always").start();
     let (mut locks, mut answers) = (durable().await, durable().await);
     let manager = LockManager::connect(locks.url()).await.expect("a manager");
     let (steps, mut arrivals) = mpsc::unbounded_channel();

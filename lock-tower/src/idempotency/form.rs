@@ -12,49 +12,27 @@ use crate::{body::ResponseBody, http::Http, protocol::Protocol};
 ///
 /// This trait is sealed.
 pub trait Form<B, R: Body, E>:
-    sealed::Form<B>
-    + Protocol<Request<B>, Response<R>, E, Response = Response<ResponseBody<R>>, Error = E>
-    + Clone
-    + Send
-    + Sync
-    + 'static
+    Protocol<Request<B>, Response<R>, E, Response = Response<ResponseBody<R>>, Error = E> + Clone + Send + Sync + 'static
 {
+    /// Makes the body of a request again after it was read.
+    #[doc(hidden)]
+    fn body(bytes: Bytes) -> B;
+
+    /// Whether an answer is the end of the matter, so that it is kept. All others invite a retry, which runs again.
+    #[doc(hidden)]
+    fn is_final(head: &Parts, trailers: Option<&HeaderMap>) -> bool;
+
+    #[doc(hidden)]
+    fn answer(problem: Problem) -> Response<Bytes>;
 }
 
-impl<B, R: Body, E, P> Form<B, R, E> for P where
-    P: sealed::Form<B>
-        + Protocol<Request<B>, Response<R>, E, Response = Response<ResponseBody<R>>, Error = E>
-        + Clone
-        + Send
-        + Sync
-        + 'static
-{
-}
-
-pub(super) mod sealed {
-    use super::{Bytes, HeaderMap, Parts, Problem, Response};
-
-    #[expect(unnameable_types, reason = "it seals the trait")]
-    pub trait Form<B> {
-        /// Makes the body of a request again after it was read.
-        fn body(bytes: Bytes) -> B;
-
-        /// Whether an answer is the end of the matter, so that it is kept. All others invite a retry, which runs again.
-        fn is_final(head: &Parts, trailers: Option<&HeaderMap>) -> bool;
-
-        fn answer(problem: Problem) -> Response<Bytes>;
-    }
-}
-
-impl<B: From<Bytes>> sealed::Form<B> for Http {
+impl<B: From<Bytes>, R: Body, E> Form<B, R, E> for Http {
     fn body(bytes: Bytes) -> B {
         bytes.into()
     }
 
     fn is_final(head: &Parts, _trailers: Option<&HeaderMap>) -> bool {
-        (200..500).contains(&head.status.as_u16())
-            && !is_of_a_lock(head)
-            && !head.headers.contains_key(header::RETRY_AFTER)
+        (200..500).contains(&head.status.as_u16()) && !invites_a_retry(head)
     }
 
     fn answer(problem: Problem) -> Response<Bytes> {
@@ -63,28 +41,23 @@ impl<B: From<Bytes>> sealed::Form<B> for Http {
 }
 
 #[cfg(feature = "grpc")]
-impl sealed::Form<tonic::body::Body> for crate::grpc::Grpc {
+impl<R: Body, E> Form<tonic::body::Body, R, E> for crate::grpc::Grpc {
     fn body(bytes: Bytes) -> tonic::body::Body {
         tonic::body::Body::new(ResponseBody::<tonic::body::Body>::refusal(bytes))
     }
 
     fn is_final(head: &Parts, trailers: Option<&HeaderMap>) -> bool {
-        use tonic::{Code, Status};
+        use tonic::Code::{
+            Aborted, Cancelled, DataLoss, DeadlineExceeded, Internal, ResourceExhausted, Unavailable, Unknown,
+        };
 
-        let status = trailers.and_then(Status::from_header_map).or_else(|| Status::from_header_map(&head.headers));
-        // A stream of messages has its status in trailers that have not come yet.
-        let code = status.map_or(Code::Ok, |status| status.code());
-        let invites_a_retry = [
-            Code::Cancelled,
-            Code::Unknown,
-            Code::DeadlineExceeded,
-            Code::ResourceExhausted,
-            Code::Aborted,
-            Code::Internal,
-            Code::Unavailable,
-            Code::DataLoss,
-        ];
-        head.status.is_success() && !is_of_a_lock(head) && !invites_a_retry.contains(&code)
+        // The status of a stream of messages is in trailers that have not come yet.
+        let status = trailers.and_then(tonic::Status::from_header_map);
+        let code =
+            status.or_else(|| tonic::Status::from_header_map(&head.headers)).map_or(tonic::Code::Ok, |s| s.code());
+        let retried =
+            [Cancelled, Unknown, DeadlineExceeded, ResourceExhausted, Aborted, Internal, Unavailable, DataLoss];
+        head.status.is_success() && !invites_a_retry(head) && !retried.contains(&code)
     }
 
     fn answer(problem: Problem) -> Response<Bytes> {
@@ -92,7 +65,7 @@ impl sealed::Form<tonic::body::Body> for crate::grpc::Grpc {
     }
 }
 
-/// Whether it is a refusal of a lock inside, by another layer or by a handler.
-fn is_of_a_lock(head: &Parts) -> bool {
-    head.extensions.get::<lock_core::Error>().is_some()
+/// Whether an answer says so, or is the refusal of a lock inside, by another layer or by a handler.
+fn invites_a_retry(head: &Parts) -> bool {
+    head.headers.contains_key(header::RETRY_AFTER) || head.extensions.get::<lock_core::Error>().is_some()
 }

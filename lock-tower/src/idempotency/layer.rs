@@ -1,12 +1,9 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use http::{HeaderName, Request};
+use http::Request;
 use lock_core::LockManager;
 
-use super::{
-    answers::{Answers, MOST},
-    record::is_never_kept,
-};
+use super::answers::{Answers, MOST};
 use crate::{
     http::Http,
     key::{Principal, Scoped},
@@ -17,24 +14,15 @@ use crate::{
 /// Gives all requests of one `Idempotency-Key` one answer: that of the first.
 ///
 /// See the [module's documentation](crate::idempotency) for how it works and what it promises.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) lock: LockLayer<Scoped<K>, P>,
     pub(super) answers: A,
-    pub(super) settings: Settings,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
     pub(super) keep: Duration,
     pub(super) wait: Duration,
     /// The most bytes of an answer that is kept.
     pub(super) limit: usize,
-    /// The most bytes of a request.
-    pub(super) request_limit: usize,
     pub(super) is_optional: bool,
-    /// Headers that are kept beside the usual ones.
-    pub(super) headers: Arc<[HeaderName]>,
     is_beside_the_locks: bool,
 }
 
@@ -77,22 +65,14 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
 
 impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
-        let settings = Settings {
-            keep: Duration::from_secs(24 * 3600),
-            wait: Duration::from_secs(2),
-            limit: 256 * 1024,
-            request_limit: 2 * 1024 * 1024,
-            is_optional: false,
-            headers: [].into(),
-            is_beside_the_locks: false,
-        };
-        Self { lock, answers, settings }
+        let (keep, wait) = (Duration::from_secs(24 * 3600), Duration::from_secs(2));
+        Self { lock, answers, keep, wait, limit: 256 * 1024, is_optional: false, is_beside_the_locks: false }
     }
 
     /// Sets how long an answer is kept, at most 100 years. Default: 24 hours. After that, a request with the same key runs again.
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
-        self.settings.keep = keep;
+        self.keep = keep;
         self
     }
 
@@ -100,45 +80,29 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// in gRPC with `ABORTED`; with zero at once, as the draft of the IETF has it.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.settings.wait = wait;
+        self.wait = wait;
         self
     }
 
     /// Sets how many bytes the body of an answer may have that is kept. Default: 256 KiB. A larger one is sent to the first client
-    /// only; duplicates are told that the request was carried out.
+    /// only; duplicates are told that the request was carried out. The body of a request may have as many, and 2 MiB at least.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
-        self.settings.limit = bytes;
-        self
-    }
-
-    /// Sets how many bytes the body of a request may have. Default: 2 MiB. It is read into memory before the handler runs; a larger
-    /// one is refused.
-    #[must_use]
-    pub fn request_limit(mut self, bytes: usize) -> Self {
-        self.settings.request_limit = bytes;
+        self.limit = bytes;
         self
     }
 
     /// Lets requests without an idempotency key through, without a lock. By default they are refused.
     #[must_use]
     pub fn optional(mut self) -> Self {
-        self.settings.is_optional = true;
-        self
-    }
-
-    /// Keeps these headers of an answer, too. By default those are kept that describe the content: `content-type`, `location`,
-    /// `etag` and such. `set-cookie`, `date` and the headers of a connection are never kept; a layer that names one refuses every request.
-    #[must_use]
-    pub fn keep_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.settings.headers = names.into_iter().collect();
+        self.is_optional = true;
         self
     }
 
     /// Allows that answers are in the Redis that has the locks. When answers fill that server, **every lock of every service stops**.
     #[must_use]
     pub fn beside_the_locks(mut self) -> Self {
-        self.settings.is_beside_the_locks = true;
+        self.is_beside_the_locks = true;
         self
     }
 
@@ -172,19 +136,19 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// # Errors
     /// [`Misconfigured`] as of [`LockLayer::check_for`], and for each of these:
     /// * Answers that are in the Redis of the locks, unless [`beside_the_locks`](Self::beside_the_locks) is set.
-    /// * A header to keep that is never kept, and a time to keep of zero or of more than 100 years.
-    /// * Permits.
+    /// * Permits, and a time to keep of zero or of more than 100 years.
     ///
     /// # Examples
     ///
     /// ```
     /// use lock_core::LockManager;
     /// use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+    /// use std::time::Duration;
     ///
     /// let whose = scoped("payments", header::<String>("x-account"));
     /// let once = IdempotencyLayer::http(LockManager::in_memory(), whose, MemoryAnswers::new());
     /// once.check_for::<axum::body::Body>()?;
-    /// assert!(once.keep_headers([http::header::SET_COOKIE]).check_for::<axum::body::Body>().is_err());
+    /// assert!(once.keep(Duration::ZERO).check_for::<axum::body::Body>().is_err());
     /// # Ok::<_, lock_tower::Misconfigured>(())
     /// ```
     pub fn check_for<B>(&self) -> Result<(), Misconfigured>
@@ -196,34 +160,18 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     }
 
     fn problem(&self) -> Option<String> {
-        let Settings { keep, headers, is_beside_the_locks, .. } = &self.settings;
-        if keep.as_millis() == 0 || *keep > MOST {
+        let keep = self.keep;
+        if keep.as_millis() == 0 || keep > MOST {
             return Some(format!("answers cannot be kept for {keep:?}; keep them for a time from 1 ms to 100 years"));
-        }
-        if let Some(name) = headers.iter().find(|name| is_never_kept(name)) {
-            return Some(format!(
-                "the header {name} of one answer must not be in another; leave it out of `keep_headers`"
-            ));
         }
         if self.lock.has_permits() {
             return Some("with permits several requests of a key would run at once; leave them out".to_owned());
         }
-        let address = self.answers.address().filter(|_| !is_beside_the_locks)?;
-        let locks = self.lock.health();
-        locks.nodes().iter().any(|node| node.address() == address).then(|| {
+        let address = self.answers.address().filter(|_| !self.is_beside_the_locks)?;
+        self.lock.health().nodes().iter().any(|node| node.address() == address).then(|| {
             format!(
                 "the answers would fill {address}, which has the locks; use another server, or set `beside_the_locks`"
             )
         })
-    }
-}
-
-impl<K, A: fmt::Debug, P: fmt::Debug> fmt::Debug for IdempotencyLayer<K, A, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer")
-            .field("lock", &self.lock)
-            .field("answers", &self.answers)
-            .field("settings", &self.settings)
-            .finish()
     }
 }

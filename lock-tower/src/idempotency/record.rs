@@ -2,25 +2,19 @@
 //!
 //! ```text
 //! lock-tower 1 <fingerprint> 201     the form, the request that was answered, the status
-//! content-type:application/json      the headers that are kept
-//!                                    an empty line, trailers, an empty line, the body
+//! content-type:application/json      headers of the content; a trailer has a space before its name
+//!                                    an empty line, and the body
 //! ```
 //!
 //! Of an answer that was not kept the first line alone is stored, with `-` in place of the status. A value of a header has no line
 //! break in it, so nothing is escaped.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// An answer that is stored.
-#[derive(Debug)]
-pub(super) struct Record<'a> {
-    pub(super) fingerprint: &'a str,
-    /// `None` if it was too large to be kept.
-    pub(super) answer: Option<Kept>,
-}
+use super::{problem::Problem, steps::Stop};
 
-/// What there is of an answer.
+/// An answer that was kept.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) status: StatusCode,
@@ -29,106 +23,68 @@ pub(super) struct Kept {
     pub(super) body: Bytes,
 }
 
-/// Writes an answer with those of its headers that `keeps` allows.
+/// Writes an answer.
 pub(super) fn write(
     fingerprint: &str,
     status: StatusCode,
     headers: &HeaderMap,
-    keeps: impl Fn(&HeaderName) -> bool,
     trailers: Option<&HeaderMap>,
     body: &[u8],
 ) -> Bytes {
-    let mut record = format!("{FORM} {fingerprint} {}\n", status.as_u16()).into_bytes();
-    let mut fields = |fields: &mut dyn Iterator<Item = (&HeaderName, &HeaderValue)>| {
-        for (name, value) in fields {
-            for part in [name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"] {
-                record.extend_from_slice(part);
-            }
+    let mut record = format!("{FORM}{fingerprint} {}\n", status.as_u16()).into_bytes();
+    let headers =
+        headers.iter().filter(|(name, _)| KEPT.contains(&name.as_str()) || name.as_str().starts_with("grpc-"));
+    let trailers = trailers.into_iter().flatten().map(|field| (" ", field));
+    for (mark, (name, value)) in headers.map(|field| ("", field)).chain(trailers) {
+        for part in [mark.as_bytes(), name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"] {
+            record.extend_from_slice(part);
         }
-        record.push(b'\n');
-    };
-    fields(&mut headers.iter().filter(|(name, _)| keeps(name)));
-    fields(&mut trailers.into_iter().flatten().filter(|(name, _)| !is_never_kept(name)));
+    }
+    record.push(b'\n');
     record.extend_from_slice(body);
     record.into()
 }
 
 /// Writes that there was an answer, and that it was not kept.
 pub(super) fn write_not_kept(fingerprint: &str) -> Bytes {
-    format!("{FORM} {fingerprint} -\n").into()
+    format!("{FORM}{fingerprint} -\n").into()
 }
 
-/// Reads what [`write`] or [`write_not_kept`] wrote; returns `None` if it is something else.
-pub(super) fn read(record: &Bytes) -> Option<Record<'_>> {
+/// Returns what a request of this fingerprint is told, or `None` if the record is something else.
+pub(super) fn read(record: &Bytes, fingerprint: &str) -> Option<Stop> {
     let mut rest = &**record;
-    let head = std::str::from_utf8(line(&mut rest)?).ok()?;
-    let (fingerprint, status) = head.strip_prefix(FORM)?.strip_prefix(' ')?.split_once(' ')?;
+    let mut line = || {
+        let end = rest.iter().position(|byte| *byte == b'\n')?;
+        let line = &rest[..end];
+        rest = &rest[end + 1..];
+        Some(line)
+    };
+    let head = std::str::from_utf8(line()?).ok()?;
+    let (answered, status) = head.strip_prefix(FORM)?.split_once(' ')?;
+    if answered != fingerprint {
+        return Some(Stop::Problem(Problem::KEY_REUSED));
+    }
     if status == "-" {
-        return Some(Record { fingerprint, answer: None });
+        return Some(Stop::Problem(Problem::NOT_KEPT));
     }
     let status = status.parse().ok()?;
-    let (headers, trailers) = (read_fields(&mut rest)?, read_fields(&mut rest)?);
-    let answer = Kept { status, headers, trailers, body: record.slice_ref(rest) };
-    Some(Record { fingerprint, answer: Some(answer) })
-}
-
-fn read_fields(rest: &mut &[u8]) -> Option<HeaderMap> {
-    let mut fields = HeaderMap::new();
+    let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
     loop {
-        let line = line(rest)?;
-        if line.is_empty() {
-            return Some(fields);
-        }
-        // A name of HTTP/2 may begin with a colon, but no header does that reaches a service.
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
-        fields.append(name, HeaderValue::from_bytes(&line[colon + 1..]).ok()?);
+        let (fields, field) = match line()? {
+            [] => break,
+            [b' ', field @ ..] => (&mut trailers, field),
+            field => (&mut headers, field),
+        };
+        let colon = field.iter().position(|byte| *byte == b':')?;
+        let value = HeaderValue::from_bytes(&field[colon + 1..]).ok()?;
+        fields.append(HeaderName::from_bytes(&field[..colon]).ok()?, value);
     }
+    Some(Stop::Kept(Kept { status, headers, trailers, body: record.slice_ref(rest) }))
 }
 
-fn line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let end = rest.iter().position(|byte| *byte == b'\n')?;
-    let (line, after) = (&rest[..end], &rest[end + 1..]);
-    *rest = after;
-    Some(line)
-}
+const FORM: &str = "lock-tower 1 ";
 
-/// Returns whether a header is kept unless the layer is told otherwise.
-pub(super) fn is_kept(name: &HeaderName) -> bool {
-    [
-        header::CACHE_CONTROL,
-        header::CONTENT_DISPOSITION,
-        header::CONTENT_ENCODING,
-        header::CONTENT_LANGUAGE,
-        header::CONTENT_LOCATION,
-        header::CONTENT_TYPE,
-        header::ETAG,
-        header::LAST_MODIFIED,
-        header::LINK,
-        header::LOCATION,
-        header::VARY,
-    ]
-    .contains(name)
-        || name.as_str().starts_with("grpc-")
-}
-
-/// Returns whether a header is of one connection, of one moment or of one client, so that no other may be given it.
-pub(super) fn is_never_kept(name: &HeaderName) -> bool {
-    [
-        header::AUTHORIZATION,
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::DATE,
-        header::PROXY_AUTHENTICATE,
-        header::PROXY_AUTHORIZATION,
-        header::SET_COOKIE,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ]
-    .contains(name)
-        || name == "keep-alive"
-}
-
-const FORM: &str = "lock-tower 1";
+/// The headers that describe the content. All others are of one connection, of one moment or of one client, or may be.
+#[rustfmt::skip]
+const KEPT: [&str; 11] = ["cache-control", "content-disposition", "content-encoding", "content-language", "content-location",
+    "content-type", "etag", "last-modified", "link", "location", "vary"];

@@ -1,7 +1,7 @@
 use super::{choice::IntoChoice, http, parts::Parts};
 
 /// The part of a [`scoped`](super::scoped) key that says *whose* idempotency key it is: a header, an extension, a path parameter, a
-/// closure, or a tuple that begins with one of them.
+/// closure, or a tuple of two or three parts that begins with one of them.
 ///
 /// Clients choose their idempotency keys. Without a principal, a client that sends another client's key is given the other client's
 /// answer. So text is not a principal, and neither is a part that is `.optional()`. Take what the service has authenticated, such as an
@@ -17,12 +17,7 @@ use super::{choice::IntoChoice, http, parts::Parts};
 pub trait Principal<Req>: Parts<Req> {}
 
 #[diagnostic::do_not_recommend]
-impl<F, Req, T> Principal<Req> for F
-where
-    F: Fn(&Req) -> T,
-    T: IntoChoice,
-{
-}
+impl<F: Fn(&Req) -> T, Req, T: IntoChoice> Principal<Req> for F {}
 
 impl<Req, T> Principal<Req> for http::Header<T> where Self: Parts<Req> {}
 
@@ -31,12 +26,6 @@ impl<Req, T> Principal<Req> for http::Extension<T> where Self: Parts<Req> {}
 #[cfg(feature = "axum")]
 impl<Req, T> Principal<Req> for super::axum::PathParam<T> where Self: Parts<Req> {}
 
-macro_rules! first_of_several {
-    ($($part:ident),+) => {
-        impl<Req, First: Principal<Req>, $($part: Parts<Req>),+> Principal<Req> for (First, $($part,)+) {}
-    };
-}
+impl<Req, W: Principal<Req>, A: Parts<Req>> Principal<Req> for (W, A) {}
 
-first_of_several!(B);
-first_of_several!(B, C);
-first_of_several!(B, C, D);
+impl<Req, W: Principal<Req>, A: Parts<Req>, B: Parts<Req>> Principal<Req> for (W, A, B) {}

@@ -61,13 +61,8 @@ async fn a_duplicate_that_hangs_up_waits_no_longer() {
     let duplicate = connect(address, PAY).await;
     crate::support::until_waited_for(&manager, "payments:a:1").await;
     drop(duplicate);
-    for waiters in [0] {
-        loop {
-            if manager.inspect("payments:a:1").await.unwrap().waiters().len() == waiters {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
+    while !manager.inspect("payments:a:1").await.unwrap().waiters().is_empty() {
+        tokio::task::yield_now().await;
     }
     bank.open_doors();
     soon(first).await.unwrap().is(201, "charge 1");
@@ -137,5 +132,5 @@ async fn a_request_that_breaks_off_does_nothing() {
     let broken = http_body_util::StreamBody::new(tokio_stream::once(Err::<http_body::Frame<Bytes>, _>("reset")));
     let request = request("a", "1", "").map(|_| Body::new(broken));
     ask(&service, request).await.is_refused(400, "idempotency_request_unreadable");
-    assert_eq!((bank.charges(), answers.len()), (0, 0));
+    assert_eq!(bank.charges(), 0);
 }

@@ -10,7 +10,6 @@ use std::{
 
 use axum::{Extension, Router, body::Body, extract::Request, response::Response, routing::post};
 use bytes::Bytes;
-use http::HeaderName;
 use http_body::Frame;
 use lock_core::{ErrorKind, Lease, LeaseOptions, LockManager};
 use lock_tower::{
@@ -35,7 +34,7 @@ async fn attack_5_a_retry_is_given_the_first_answer() {
     retry.is(201, "charge 1");
     assert!(retry.is_replayed());
     ask(&service, request("a", "2", "42")).await.is(201, "charge 2");
-    assert_eq!((bank.charges(), answers.len()), (2, 2));
+    assert_eq!(bank.charges(), 2);
 }
 
 #[tokio::test]
@@ -139,7 +138,7 @@ async fn a_key_is_required_unless_it_is_optional() {
         }
     }
     ask(&service, request("a", &"k".repeat(255), "42")).await.is(201, "charge 3");
-    assert_eq!((bank.charges(), answers.len()), (3, 1));
+    assert_eq!(bank.charges(), 3);
 }
 
 #[tokio::test]
@@ -199,7 +198,7 @@ async fn refusals_of_a_lock_inside_are_not_kept() {
     let busy = Router::new().route("/pay", post(async || (http::StatusCode::CONFLICT, [("retry-after", "1")])));
     let service = busy.route_layer(layer(&manager, &answers));
     assert_eq!(ask(&service, request("a", "2", "42")).await.status, 409);
-    assert_eq!(answers.len(), 1);
+    assert_eq!(answers.get("payments:a:2").await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -209,7 +208,7 @@ async fn attack_9_only_headers_of_the_content_are_kept() {
     let first = ask(&service, request("a", "1", "42")).await;
     assert_eq!(first.headers["set-cookie"], "session=secret", "it is that of the first client");
     let names = |told: &super::Told| {
-        let mut names: Vec<_> = told.headers.keys().map(HeaderName::to_string).collect();
+        let mut names: Vec<_> = told.headers.keys().map(ToString::to_string).collect();
         names.sort();
         names
     };
@@ -218,15 +217,6 @@ async fn attack_9_only_headers_of_the_content_are_kept() {
     assert_eq!(replayed.headers["location"], "/charges/1");
     let kept = answers.get("payments:a:1").await.unwrap().unwrap();
     assert!(!String::from_utf8(kept.into()).unwrap().contains("secret"));
-
-    let more = layer(&manager, &MemoryAnswers::new()).keep_headers([HeaderName::from_static("x-trace")]);
-    let service = bank.routes().route_layer(more.clone());
-    ask(&service, request("a", "2", "42")).await;
-    assert_eq!(ask(&service, request("a", "2", "42")).await.headers["x-trace"], "of the first request");
-    for never in ["set-cookie", "date", "connection", "transfer-encoding"] {
-        let error = more.clone().keep_headers([HeaderName::from_static(never)]).check_for::<Body>().unwrap_err();
-        assert!(error.to_string().contains("leave it out of `keep_headers`"), "{error}");
-    }
 }
 
 #[tokio::test]
@@ -281,11 +271,16 @@ impl http_body::Body for Fed {
 
 #[tokio::test]
 async fn a_request_that_is_too_large_is_refused() {
-    let (manager, answers, bank) = (LockManager::in_memory(), MemoryAnswers::new(), Bank::open());
-    let service = bank.routes().route_layer(layer(&manager, &answers).request_limit(2));
-    ask(&service, request("a", "1", "42")).await.is(201, "charge 1");
-    ask(&service, request("a", "2", "420")).await.is_refused(413, "idempotency_request_too_large");
-    assert_eq!(bank.charges(), 1);
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let large =
+        |mebibytes: usize, more| request("a", "1", "").map(|_| Body::from(vec![0; mebibytes * 1024 * 1024 + more]));
+    // `pay` reads no body, so that axum has no limit of its own here.
+    let service = bank.routes().route_layer(layer(&manager, &MemoryAnswers::new()));
+    ask(&service, large(2, 1)).await.is_refused(413, "idempotency_request_too_large");
+    ask(&service, large(2, 0)).await.is(201, "charge 1");
+    let service = bank.routes().route_layer(layer(&manager, &MemoryAnswers::new()).limit(3 * 1024 * 1024));
+    ask(&service, large(3, 1)).await.is_refused(413, "idempotency_request_too_large");
+    ask(&service, large(3, 0)).await.is(201, "charge 2");
 }
 
 #[tokio::test]
