@@ -32,8 +32,8 @@ pub(super) fn write(
     body: &[u8],
 ) -> Bytes {
     let mut record = format!("{FORM}{fingerprint} {}\n", status.as_u16()).into_bytes();
-    let headers =
-        headers.iter().filter(|(name, _)| KEPT.contains(&name.as_str()) || name.as_str().starts_with("grpc-"));
+    let is_kept = |name: &str| KEPT.contains(&name) || name.starts_with("grpc-");
+    let headers = headers.iter().filter(|(name, _)| is_kept(name.as_str()));
     let trailers = trailers.into_iter().flatten().map(|field| (" ", field));
     for (mark, (name, value)) in headers.map(|field| ("", field)).chain(trailers) {
         for part in [mark.as_bytes(), name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"] {

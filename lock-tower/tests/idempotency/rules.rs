@@ -302,14 +302,24 @@ async fn attack_13_nothing_runs_if_locks_or_answers_are_down() {
 async fn what_is_stored_and_cannot_be_read_does_not_run() {
     let (manager, answers, bank) = (LockManager::in_memory(), MemoryAnswers::new(), Bank::open());
     let service = bank.routes().route_layer(layer(&manager, &answers));
-    for (key, record) in
-        ["", "lock-tower 2 0 200\n\n\n", "lock-tower 1 0 200\nno colon\n\n", "\u{0}"].into_iter().enumerate()
-    {
-        let keep = Duration::from_secs(60);
-        answers.put_if_absent(&format!("payments:a:{key}"), record.into(), keep).await.unwrap();
-        ask(&service, request("a", &key.to_string(), "42")).await.is_refused(503, "idempotency_unavailable");
+    ask(&service, request("a", "good", "42")).await.is(201, "charge 1");
+    let good = String::from_utf8(answers.get("payments:a:good").await.unwrap().unwrap().into()).unwrap();
+    let wrong = [
+        "",
+        "\0",
+        &good.replace("lock-tower 1 ", "lock-tower 2 "),
+        &good.replace(" 201", " many"),
+        &good.replace("location:", "location "),
+        &good.replace("location:", "\u{e9}:"),
+        good.split_once("\n\n").unwrap().0,
+    ];
+    for (key, record) in wrong.into_iter().enumerate() {
+        let key = key.to_string();
+        let stored = format!("payments:a:{key}");
+        answers.put_if_absent(&stored, record.to_owned().into(), Duration::from_secs(60)).await.unwrap();
+        ask(&service, request("a", &key, "42")).await.is_refused(503, "idempotency_unavailable");
     }
-    assert_eq!(bank.charges(), 0);
+    assert_eq!(bank.charges(), 1);
 }
 
 #[tokio::test]
