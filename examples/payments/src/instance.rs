@@ -76,11 +76,11 @@ impl Instance {
         self.address
     }
 
-    /// Waits until requests are stuck; returns how many.
+    /// Waits until some requests are stuck; returns how many.
     pub(crate) async fn until_stuck(&self) -> usize {
         let mut stuck = self.stuck.clone();
         // An error would say that the service has ended; then nothing is stuck.
-        stuck.wait_for(|stuck| *stuck > 0).await.map_or(0, |stuck| *stuck)
+        stuck.wait_for(|stuck| *stuck >= STUCK).await.map_or(0, |stuck| *stuck)
     }
 
     /// Ends it where it is, as far as a part of a process can end.
@@ -142,3 +142,6 @@ impl App {
         }
     }
 }
+
+/// With how many requests inside an instance is killed at least.
+const STUCK: usize = 5;

@@ -43,7 +43,7 @@ impl Ledger {
         let transaction = connection.transaction()?;
         transaction.execute(CHARGE, params![customer, cents])?;
         let number = transaction.last_insert_rowid();
-        if transaction.execute(STORE, params![key, &*answer(number), KEEP.as_secs()])? == 0 {
+        if transaction.execute(STORE, params![key, &*answer(number), seconds(KEEP)])? == 0 {
             return Ok(None); // dropped, the transaction is rolled back
         }
         transaction.commit()?;
@@ -51,7 +51,7 @@ impl Ledger {
     }
 
     /// Returns how often each customer was charged.
-    pub(crate) fn charges(&self) -> Result<BTreeMap<String, usize>> {
+    pub(crate) fn charges(&self) -> Result<BTreeMap<String, u32>> {
         let connection = self.connection();
         let mut counts = connection.prepare("SELECT customer, count(*) FROM charges GROUP BY customer")?;
         let counts = counts.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -74,9 +74,14 @@ impl Answers for Ledger {
     }
 
     async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, BoxError> {
-        self.connection().execute(STORE, params![key, &*answer, keep.as_secs()])?;
+        self.connection().execute(STORE, params![key, &*answer, seconds(keep)])?;
         self.answer(key)?.ok_or_else(|| "an answer was there, and is over".into())
     }
+}
+
+/// As SQLite counts.
+fn seconds(time: Duration) -> i64 {
+    i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
