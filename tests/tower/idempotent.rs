@@ -224,7 +224,8 @@ async fn kill(which: &str, at: usize) -> (u16, usize) {
     // A retry, which may meet connections that are not there again.
     eventually(SOON, "a retry is answered", async || judge.ask(&service).await.0 == StatusCode::CREATED).await;
     let effects = judge.effects.load(SeqCst);
-    judge.rules(effects, judge.answers.lock().expect("no panic").values().sum());
+    let answers = judge.answers.lock().expect("no panic").values().sum();
+    judge.rules(effects, answers);
     manager.shutdown(SOON).await;
     steps.abort();
     (told, effects)
