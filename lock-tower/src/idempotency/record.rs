@@ -79,7 +79,7 @@ pub(super) fn read(record: &Bytes, fingerprint: &str) -> Option<Stop> {
         let value = HeaderValue::from_bytes(&field[colon + 1..]).ok()?;
         fields.append(HeaderName::from_bytes(&field[..colon]).ok()?, value);
     }
-    Some(Stop::Kept(Kept { status, headers, trailers, body: record.slice_ref(rest) }))
+    Some(Stop::Kept(Box::new(Kept { status, headers, trailers, body: record.slice_ref(rest) })))
 }
 
 const FORM: &str = "lock-tower 1 ";

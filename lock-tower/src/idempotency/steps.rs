@@ -28,7 +28,7 @@ use crate::{
 
 /// What a request is told in place of the handler's own answer.
 pub(super) enum Stop {
-    Kept(Kept),
+    Kept(Box<Kept>),
     Lock(Refusal),
     Problem(Problem),
 }
@@ -168,7 +168,7 @@ fn not_acquired(error: lock_core::Error) -> Stop {
 }
 
 /// Gives an answer again.
-pub(super) fn replay<R: Body>(kept: Kept) -> Response<ResponseBody<R>> {
+pub(super) fn replay<R: Body>(kept: Box<Kept>) -> Response<ResponseBody<R>> {
     let trailers = (!kept.trailers.is_empty()).then_some(Ok(kept.trailers));
     let mut response = Response::new(ResponseBody::buffered(kept.body, None, trailers));
     (*response.status_mut(), *response.headers_mut()) = (kept.status, kept.headers);

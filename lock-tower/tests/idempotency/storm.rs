@@ -20,7 +20,8 @@ use crate::support::{limit, soon, until, until_waited_for};
 /// Sends duplicates to two instances in turn.
 fn send(instances: &[Router; 2], count: usize) -> JoinSet<Told> {
     let mut answers = JoinSet::new();
-    for service in instances.iter().cycle().take(count).cloned() {
+    for service in instances.iter().cycle().take(count) {
+        let service = service.clone();
         answers.spawn(async move { ask(&service, request("a", "1", "42")).await });
     }
     answers
