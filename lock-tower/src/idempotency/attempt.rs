@@ -12,7 +12,7 @@ use crate::key::{Choice, KeyExtractor, method_and_path, scoped};
 /// # Examples
 ///
 /// ```
-/// use axum::{Extension, Json, response::{IntoResponse, Response}};
+/// use axum::{Extension, response::Response};
 /// use bytes::Bytes;
 /// use lock_tower::idempotency::Attempt;
 ///

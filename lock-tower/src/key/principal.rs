@@ -8,6 +8,43 @@ use super::{choice::IntoChoice, http, parts::Parts};
 /// extension that an outer layer sets; a header only if a gateway sets it. A service with one client says so with a closure.
 ///
 /// This trait is sealed.
+///
+/// # Examples
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use lock_core::LockManager;
+/// use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+///
+/// let whose = scoped("payments", header::<String>("x-account"));
+/// let once = IdempotencyLayer::http(LockManager::in_memory(), whose, MemoryAnswers::new());
+/// let service: Router = Router::new().route("/payments", post(async || "charged")).route_layer(once);
+/// # let _ = service;
+/// ```
+///
+/// Text, and a part that may be missing, do not compile:
+///
+/// ```compile_fail
+/// use axum::{Router, routing::post};
+/// use lock_core::LockManager;
+/// use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+///
+/// let whose = scoped("payments", "everybody");
+/// let once = IdempotencyLayer::http(LockManager::in_memory(), whose, MemoryAnswers::new());
+/// let service: Router = Router::new().route("/payments", post(async || "charged")).route_layer(once);
+/// # let _ = service;
+/// ```
+///
+/// ```compile_fail
+/// use axum::{Router, routing::post};
+/// use lock_core::LockManager;
+/// use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+///
+/// let whose = scoped("payments", header::<String>("x-account").optional());
+/// let once = IdempotencyLayer::http(LockManager::in_memory(), whose, MemoryAnswers::new());
+/// let service: Router = Router::new().route("/payments", post(async || "charged")).route_layer(once);
+/// # let _ = service;
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say whose idempotency key a `{Req}` has",
     label = "not a principal",
