@@ -62,8 +62,8 @@
 //! | more than `limit` bytes, a stream that takes longer than 5 s, a body that fails | that there was one: duplicates are told so, and nothing runs again |
 //!
 //! A kept answer that is given again has the header `idempotent-replayed: true`, and no `Set-Cookie`, no `Date`, and no header of a
-//! connection: `cache-control`, `etag`, `last-modified`, `link`, `location`, `vary` and those that begin with `content-` are kept, of gRPC also
-//! its status and all trailers.
+//! connection. Kept are `cache-control`, `content-disposition`, `content-encoding`, `content-language`, `content-location`, `content-type`,
+//! `etag`, `last-modified`, `link`, `location` and `vary`, and of gRPC the status and all trailers.
 //!
 //! # Refusals
 //!

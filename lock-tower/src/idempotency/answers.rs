@@ -13,9 +13,9 @@ use crate::error::BoxError;
 
 /// A store of answers, which all instances of a service share.
 ///
-/// An answer is bytes of the layer's own form, of at most its [`limit`](super::IdempotencyLayer::limit) and the headers. The store keeps the
-/// answer that comes first: a later one for the same key must change nothing. Not every instance may see a new answer late, so reads
-/// come from the primary, not from a replica.
+/// An answer is bytes in the layer's own form: at most its [`limit`](super::IdempotencyLayer::limit), and the headers. The store keeps the
+/// answer that comes first: a later one for the same key must change nothing. Reads come from
+/// the primary, since a replica may not have an answer yet.
 ///
 /// What a store loses before its time, because it evicts or restarts, lets a duplicate run again.
 ///
