@@ -25,7 +25,8 @@ use crate::ledger::{KEEP, Ledger};
 #[derive(Debug)]
 pub(crate) struct Instance {
     address: SocketAddr,
-    runtime: Runtime,
+    /// `None` once it was killed.
+    runtime: Option<Runtime>,
     stuck: watch::Receiver<usize>,
 }
 
@@ -69,7 +70,7 @@ impl Instance {
             axum::serve(listener, service.with_state(app)).await?;
             anyhow::Ok(())
         });
-        Ok(Self { address, runtime, stuck })
+        Ok(Self { address, runtime: Some(runtime), stuck })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -82,10 +83,14 @@ impl Instance {
         // An error would say that the service has ended; then nothing is stuck.
         stuck.wait_for(|stuck| *stuck >= STUCK).await.map_or(0, |stuck| *stuck)
     }
+}
 
-    /// Ends it where it is, as far as a part of a process can end.
-    pub(crate) fn kill(self) {
-        self.runtime.shutdown_background();
+/// Kills it: ends it where it is, as far as a part of a process can end.
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! A hundred customers click twice on *Pay*, at two instances of a service, and one of the instances is killed in the middle.
+//! A hundred customers click twice on *Pay*, at two instances of a service, and one of the instances is killed in the middle of their
+//! first clicks.
 //!
 //! ```text
 //! cargo run -p example-payments                                    each is charged once
@@ -79,16 +80,17 @@ async fn run(form: Form, locks: &str) -> Result<String> {
     // The first one stops answering after some charges, and is killed then.
     let doomed = Instance::start(form, locks, &ledger, &answers, 20)?;
     let other = Instance::start(form, locks, &ledger, &answers, usize::MAX >> 4)?;
-    let clicks = Clicks::begin([doomed.address(), other.address()]);
+    let first = Clicks::begin([doomed.address(), other.address()]);
     let inside = timeout(PATIENCE, doomed.until_stuck()).await?;
-    doomed.kill();
-    let receipts = timeout(PATIENCE, clicks.receipts()).await??;
-    other.kill();
+    let second = Clicks::begin([other.address(), doomed.address()]);
+    drop(doomed);
+    let (first, second) = (timeout(PATIENCE, first.receipts()).await??, timeout(PATIENCE, second.receipts()).await??);
+    drop(other);
 
     let charges = ledger.charges()?;
-    let answers = receipts.iter().flatten().count();
-    let replayed = receipts.iter().flatten().filter(|receipt| receipt.is_replayed).count();
-    let differ = receipts.iter().filter(|[first, second]| first.text != second.text).count();
+    let receipts = || first.iter().chain(&second);
+    let (answers, replayed) = (receipts().count(), receipts().filter(|receipt| receipt.is_replayed).count());
+    let differ = first.iter().zip(&second).filter(|(first, second)| first.text != second.text).count();
     let twice = charges.values().filter(|count| **count > 1).count();
     let once = charges.values().filter(|count| **count == 1).count();
     let report = format!(
