@@ -42,11 +42,21 @@ pin_project! {
             // The last frame, which waits for the release.
             last: Last<B::Data>,
         },
-        Refusal {
-            // None once it has been read, or if there is none.
-            text: Option<Bytes>,
+        // A refusal, or an answer that was kept.
+        Buffered {
+            buffered: Buffered<B>,
         },
     }
+}
+
+/// A body that was read before it is sent, or made by the layer. Its parts go out in their order, and each is `None` after that.
+#[derive(Debug)]
+pub(crate) struct Buffered<B> {
+    pub(crate) data: Option<Bytes>,
+    /// What was not read.
+    pub(crate) rest: Option<Pin<Box<B>>>,
+    /// The trailers, or the error that ended it.
+    pub(crate) end: Option<Result<HeaderMap, BoxError>>,
 }
 
 /// How a body says that its lease was lost.
@@ -64,7 +74,12 @@ impl<B: Body> ResponseBody<B> {
     }
 
     pub(crate) fn refusal(text: Bytes) -> Self {
-        Self { inner: Inner::Refusal { text: (!text.is_empty()).then_some(text) } }
+        Self::buffered(text, None, None)
+    }
+
+    pub(crate) fn buffered(data: Bytes, rest: Option<Pin<Box<B>>>, end: Option<Result<HeaderMap, BoxError>>) -> Self {
+        let data = (!data.is_empty()).then_some(data);
+        Self { inner: Inner::Buffered { buffered: Buffered { data, rest, end } } }
     }
 
     /// Keeps the lease in a body of the service, unless that has nothing to come.
@@ -133,7 +148,18 @@ where
                     }
                 })
             }
-            InnerProj::Refusal { text } => Poll::Ready(text.take().map(|text| Ok(Frame::data(text.into())))),
+            InnerProj::Buffered { buffered: Buffered { data, rest, end } } => {
+                if let Some(data) = data.take() {
+                    return Poll::Ready(Some(Ok(Frame::data(data.into()))));
+                }
+                if let Some(body) = rest {
+                    match ready!(body.as_mut().poll_frame(cx)) {
+                        Some(frame) => return Poll::Ready(Some(frame.map_err(Into::into))),
+                        None => *rest = None,
+                    }
+                }
+                Poll::Ready(end.take().map(|end| end.map(Frame::trailers)))
+            }
         }
     }
 
@@ -141,7 +167,9 @@ where
         match &self.inner {
             Inner::Service { body } => body.is_end_stream(),
             Inner::Held { hold, .. } => hold.is_none(),
-            Inner::Refusal { text } => text.is_none(),
+            Inner::Buffered { buffered: Buffered { data, rest, end } } => {
+                data.is_none() && rest.as_ref().is_none_or(|rest| rest.is_end_stream()) && end.is_none()
+            }
         }
     }
 
@@ -152,7 +180,12 @@ where
                 SizeHint::with_exact(frame.data_ref().map_or(0, |data| data.remaining() as u64))
             }
             Inner::Held { last: Last::None, .. } => SizeHint::with_exact(0),
-            Inner::Refusal { text } => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Inner::Buffered { buffered: Buffered { rest: Some(_), .. } | Buffered { end: Some(Err(_)), .. } } => {
+                SizeHint::default()
+            }
+            Inner::Buffered { buffered: Buffered { data, .. } } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
+            }
         }
     }
 }
@@ -169,7 +202,7 @@ impl<B: Body + fmt::Debug> fmt::Debug for ResponseBody<B> {
         match &self.inner {
             Inner::Service { body } => shown.field("service", body),
             Inner::Held { body, hold, .. } => shown.field("service", body).field("hold", hold),
-            Inner::Refusal { text } => shown.field("refusal", text),
+            Inner::Buffered { buffered } => shown.field("buffered", buffered),
         };
         shown.finish_non_exhaustive()
     }

@@ -152,10 +152,7 @@ where
                 StateProj::Refusing { refusal } => {
                     let refusal = refusal.take().expect("a request is refused once");
                     this.state.set(State::Finished);
-                    metrics::refused(name, &refusal);
-                    // The span gives the protocol's log line the name of the layer.
-                    let span = tracing::error_span!("lock.refuse", lock = shown(name));
-                    return Poll::Ready(span.in_scope(|| protocol.refuse(refusal)));
+                    return Poll::Ready(refuse(protocol, name, refusal));
                 }
                 StateProj::Finished => panic!("`ResponseFuture` polled after completion"),
             }
@@ -200,6 +197,21 @@ impl Asked {
         let work = service.call(request);
         State::Working { work: U::work(guard, work) }
     }
+}
+
+/// Counts a refusal, and answers it in the protocol of the layer.
+pub(crate) fn refuse<Req, Res, Err, P>(
+    protocol: &P,
+    name: &'static str,
+    refusal: Refusal,
+) -> Result<P::Response, P::Error>
+where
+    P: Protocol<Req, Res, Err>,
+{
+    metrics::refused(name, &refusal);
+    // The span gives the protocol's log line the name of the layer.
+    let span = tracing::error_span!("lock.refuse", lock = shown(name));
+    span.in_scope(|| protocol.refuse(refusal))
 }
 
 /// Writes into a request whose caller has a time limit how long the request waited for its lease.

@@ -69,6 +69,8 @@ mod extractor;
 #[cfg(feature = "http")]
 mod http;
 mod parts;
+#[cfg(feature = "idempotency")]
+mod principal;
 #[cfg(feature = "http")]
 mod ready;
 mod scoped;
@@ -80,8 +82,12 @@ pub(crate) use self::axum::NoRoute;
 pub use self::axum::{PathParam, path_param};
 #[cfg(feature = "http")]
 pub use self::http::{Extension, Header, MethodAndPath, extension, header, method_and_path};
+#[cfg(feature = "idempotency")]
+pub use self::principal::Principal;
 #[cfg(feature = "http")]
 pub use self::ready::Optional;
+#[cfg(feature = "idempotency")]
+pub(crate) use self::ready::{Absent, Find};
 pub(crate) use self::text::Mistake;
 pub use self::{
     choice::{Choice, IntoChoice},

@@ -216,12 +216,21 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// Begins to acquire the keys of a request.
     pub(crate) fn acquire(&self, keys: &[String], is_shared: bool) -> Acquiring {
         match keys {
-            [key] => Acquiring::one(self.configure(self.in_mode(self.manager.lock(key), is_shared)).acquire()),
+            [key] => Acquiring::one(self.request(key, is_shared).acquire()),
             keys => {
                 let keys = keys.iter().map(|key| self.key_in_mode(key, is_shared));
                 Acquiring::all(self.configure(self.manager.lock_all(keys)).acquire())
             }
         }
+    }
+
+    #[cfg(feature = "idempotency")]
+    pub(crate) fn health(&self) -> lock_core::Health {
+        self.manager.health()
+    }
+
+    pub(crate) fn request(&self, key: &str, is_shared: bool) -> LockRequest {
+        self.configure(self.in_mode(self.manager.lock(key), is_shared))
     }
 
     fn configure<L>(&self, request: LockRequest<L>) -> LockRequest<L> {
@@ -257,4 +266,4 @@ impl<K, P: fmt::Debug, U> fmt::Debug for LockLayer<K, P, U> {
 
 /// The default bound of a hold if clients send bodies: a client that stalls must not keep the key forever.
 #[cfg(feature = "http")]
-const MAX_HOLD: Duration = Duration::from_secs(5 * 60);
+pub(crate) const MAX_HOLD: Duration = Duration::from_secs(5 * 60);

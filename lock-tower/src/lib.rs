@@ -271,8 +271,9 @@
 //!   stalls in its upload keeps the key** until [`max_hold`](LockLayer::options) ends it.
 //! * The response is streamed after the handler has returned. The stream is outside the lock, unless
 //!   [`until_body_end`](LockLayer::until_body_end) is set.
-//! * Two requests must never *both* take effect, not even one after the other. A lock only keeps them apart: use a unique key
-//!   for the operation, such as the client's `idempotency-key`, in the transaction that it writes in.
+//! * Two requests must never *both* take effect, not even one after the other. A lock only keeps them apart: put the layer of
+//!   the module `idempotency` in their way, and for what must never happen use a unique key for the operation, such as the client's
+//!   `idempotency-key`, in the transaction that it writes in.
 //!
 //! # Features
 //!
@@ -281,6 +282,8 @@
 //! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the parts of keys `header`, `method_and_path` and `extension` |
 //! | `axum` | the part of a key `path_param`, and the extractors `Held` and `HeldAll` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http`, and the `tonic` of lock-core |
+//! | `idempotency` | `idempotency::IdempotencyLayer`: all requests of one `Idempotency-Key` are given the first answer; brings `http` |
+//! | `idempotency-redis` | `idempotency::RedisAnswers`, a store of answers over a connection of your own to Redis; brings `idempotency` |
 //! | `metrics` | counters through the `metrics` facade, see [above](#logs-and-metrics); brings that of lock-core |
 //!
 //! [tower]: https://docs.rs/tower
@@ -301,6 +304,8 @@ mod grpc;
 mod held;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "idempotency")]
+pub mod idempotency;
 pub mod key;
 mod layer;
 #[cfg(feature = "http")]

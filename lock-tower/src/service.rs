@@ -83,11 +83,15 @@ impl<S: Clone, K: Clone, P: Clone, U> Clone for LockService<S, K, P, U> {
     }
 }
 
+/// Takes the instance that was made ready, with the permits that it reserved, and leaves one that was not.
+pub(crate) fn take_ready<S: Clone>(service: &mut S) -> S {
+    let unready = service.clone();
+    mem::replace(service, unready)
+}
+
 impl<S: Clone, K, P, U> LockService<S, K, P, U> {
-    /// Takes the instance that was made ready, with the permits that it reserved, and leaves one that was not.
     fn take_ready(&mut self) -> S {
-        let unready = self.inner.clone();
-        mem::replace(&mut self.inner, unready)
+        take_ready(&mut self.inner)
     }
 
     fn refuse<Req>(&mut self, refusal: Refusal) -> ResponseFuture<S, Req, P, U>

@@ -82,25 +82,30 @@ where
 
     fn work(guard: Guard, work: F) -> Task<F::Output> {
         // A task begins outside all spans: without this, the log lines of the work lose the request they belong to.
-        Task { task: tokio::spawn(guard.protect(work).in_current_span()) }
+        Task { task: Some(tokio::spawn(guard.protect(work).in_current_span())) }
     }
 }
 
 /// Work in a task of its own, which continues when nothing waits for it.
 #[derive(Debug)]
 pub struct Task<T> {
-    task: JoinHandle<Result<T, Error>>,
+    /// `None` once its runtime has ended.
+    task: Option<JoinHandle<Result<T, Error>>>,
 }
 
 impl<T> Future for Task<T> {
     type Output = Result<(T, Option<BodyLease>), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match ready!(Pin::new(&mut self.task).poll(cx)) {
+        let Some(task) = &mut self.task else { return Poll::Pending };
+        match ready!(Pin::new(task).poll(cx)) {
             Ok(outcome) => Poll::Ready(outcome.map(|output| (output, None))),
             Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
-            // No other code can abort the task, so its runtime is ending, and this future will not be polled again.
-            Err(_) => Poll::Pending,
+            // No other code can abort the task, so its runtime is ending. Another thread of it may poll this future once more.
+            Err(_) => {
+                self.task = None;
+                Poll::Pending
+            }
         }
     }
 }

@@ -11,6 +11,8 @@ mod failure;
 mod grpc;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(all(feature = "axum", feature = "idempotency"))]
+mod idempotency;
 #[cfg(feature = "axum")]
 mod keys;
 #[cfg(feature = "axum")]

@@ -15,7 +15,7 @@ use lock_tower::{BoxError, LockLayer};
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{limit, until_free};
+use crate::support::{Floor, limit, poll_once, until, until_free, works_forever};
 
 #[tokio::test(start_paused = true)]
 async fn key_extractor_answer_and_service_that_panic_end_no_lease() {
@@ -48,4 +48,24 @@ async fn key_extractor_answer_and_service_that_panic_end_no_lease() {
     assert!(call("works").await.unwrap().is_ok());
     sleep(Duration::from_secs(3)).await;
     assert!(held.is_held() && calls.load(SeqCst) == 5);
+}
+
+#[test]
+fn detached_work_may_be_polled_again_after_its_runtime_has_ended() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let floor = Floor::default();
+    let service = LockLayer::new(LockManager::in_memory(), "key").detached().layer(works_forever(&floor));
+    let mut response = Box::pin(service.oneshot(7));
+    runtime.block_on(async {
+        assert!(poll_once(&mut response).is_pending());
+        until("the work has begun", || {
+            let _ = poll_once(&mut response);
+            floor.begun() == 1
+        })
+        .await;
+    });
+    drop(runtime);
+    for _ in 0..2 {
+        assert!(poll_once(&mut response).is_pending());
+    }
 }

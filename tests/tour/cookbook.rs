@@ -15,7 +15,7 @@ use crate::tour::Result;
 #[test]
 fn every_block_of_the_page_is_compiled_here() {
     let blocks = compiled_blocks(include_str!("../../docs/cookbook.md"), &[include_str!("cookbook.rs")]);
-    assert!(blocks >= 10, "only {blocks} blocks of code were found");
+    assert!(blocks >= 11, "only {blocks} blocks of code were found");
 }
 
 mod leader {
@@ -307,6 +307,58 @@ mod webhook {
         let (manager, orders) = (LockManager::in_memory(), Orders::default());
         let (one, other) = tokio::join!(paid(&manager, &orders, "evt", 7), paid(&manager, &orders, "evt", 7));
         assert_eq!((one?, other?), (StatusCode::OK, StatusCode::OK));
+        Ok(())
+    }
+}
+
+mod clicks {
+    use std::{fmt, sync::Arc};
+
+    use axum::{Extension, Router, body::Body, extract::Request, routing::post};
+    use lock_core::LeaseOptions;
+    use lock_tower::{
+        idempotency::{IdempotencyLayer, MemoryAnswers},
+        key::{extension, scoped},
+    };
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    struct Customer(&'static str);
+
+    impl fmt::Display for Customer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    fn payments(locks: &LockManager, answers: MemoryAnswers) -> Router {
+        // An outer layer has authenticated the customer, and put it into the extensions.
+        let whose = scoped("payments", extension::<Customer>());
+        let options = LeaseOptions::new().ttl(Duration::from_secs(5)).max_hold(Duration::from_secs(60));
+        let once = IdempotencyLayer::http(locks.clone(), whose, answers)
+            .wait(Duration::from_secs(10))
+            .lock(|lock| lock.options(options).max_waiters_per_key(1_000));
+        Router::new().route("/payments", post(pay)).route_layer(once)
+    }
+
+    async fn pay(Extension(paid): Extension<Arc<Mutex<Vec<String>>>>, Extension(customer): Extension<Customer>) {
+        paid.lock().expect("no panic").push(customer.to_string());
+    }
+
+    #[tokio::test]
+    async fn both_clicks_pay_once() -> Result {
+        let paid = Arc::<Mutex<Vec<String>>>::default();
+        let app = payments(&LockManager::in_memory(), MemoryAnswers::new()).layer(Extension(Arc::clone(&paid)));
+        let click = || {
+            let request = Request::post("/payments").header("idempotency-key", "1").extension(Customer("a"));
+            request.body(Body::from("42")).map(|request| app.clone().oneshot(request))
+        };
+        let (first, second) = (click()?, click()?);
+        let (first, second) = tokio::join!(first, second);
+        assert_eq!((first?.status(), second?.status()), (StatusCode::OK, StatusCode::OK));
+        assert_eq!(*paid.lock().expect("no panic"), ["a"]);
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use lock_core::{LeaseOptions, LockManager, OnLost, Replicas};
 use lock_status::Status;
 use lock_tower::{
     BoxError, Held, HeldAll, LockLayer, OnBackendError,
+    idempotency::{Attempt, IdempotencyLayer, MemoryAnswers},
     key::{extension, header, method_and_path, path_param, scoped},
 };
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
@@ -282,4 +283,61 @@ fn grpc(manager: LockManager) -> impl Sized {
     let layer = layer.shared_for(["/bank.Accounts/Balance", "bank.Reports"]);
 
     [layer]
+}
+
+mod duplicates {
+    use std::fmt;
+
+    use axum::{Extension, body::Bytes};
+
+    use super::*;
+
+    #[derive(Clone)]
+    struct Account(u64);
+
+    impl fmt::Display for Account {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+
+    struct Ledger;
+
+    impl Ledger {
+        async fn charge(&self, account: u64, key: &str, answer: &[u8]) -> Result<bool> {
+            Ok(account == 7 && key == "payments:7:1" && answer.ends_with(b"charged"))
+        }
+    }
+
+    async fn charge(Extension(attempt): Extension<Attempt>) -> Result<Response, String> {
+        charge_once(7, &Ledger, &attempt).await.map_err(|error| error.to_string())
+    }
+
+    async fn charge_once(account: u64, ledger: &Ledger, attempt: &Attempt) -> Result<Response> {
+        let receipt = Response::new(Bytes::from_static(b"charged"));
+        let answer = attempt.answer(&receipt);
+        let is_first = ledger.charge(account, attempt.key(), &answer).await?; // INSERT both, ON CONFLICT DO NOTHING
+        if !is_first {
+            return Err("another key than that of the test".into());
+        }
+        Ok(receipt.map(Body::from))
+    }
+
+    #[tokio::test]
+    async fn a_duplicate_gets_the_first_answer() -> Result {
+        let manager = LockManager::in_memory();
+        let whose = scoped("payments", extension::<Account>());
+        let once = IdempotencyLayer::http(manager, whose, MemoryAnswers::new())
+            .keep(Duration::from_secs(24 * 3600))
+            .wait(Duration::from_secs(2));
+        let app = Router::new().route("/payments", post(charge)).route_layer(once);
+
+        for is_replayed in [false, true] {
+            let request = Request::post("/payments").header("idempotency-key", "1").extension(Account(7));
+            let response = app.clone().oneshot(request.body(Body::from("42"))?).await?;
+            assert_eq!(response.status(), StatusCode::OK);
+            assert_eq!(response.headers().contains_key("idempotent-replayed"), is_replayed);
+        }
+        Ok(())
+    }
 }

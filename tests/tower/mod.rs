@@ -2,6 +2,7 @@
 
 mod bodies;
 mod hang_up;
+mod idempotent;
 mod mistakes;
 mod processes;
 mod shop;

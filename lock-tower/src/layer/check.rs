@@ -66,7 +66,7 @@ impl<K, P, U> LockLayer<K, P, U> {
         checked
     }
 
-    fn misconfigured(&self, problem: String) -> Misconfigured {
+    pub(crate) fn misconfigured(&self, problem: String) -> Misconfigured {
         Misconfigured { name: self.options.name, made_at: self.made_at, problem }
     }
 }

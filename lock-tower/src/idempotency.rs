@@ -1,0 +1,149 @@
+//! One answer for all requests of one `Idempotency-Key`: a double click, a client's retry or a webhook's second delivery is not
+//! carried out again (feature `idempotency`).
+//!
+//! Of the requests with one key one runs at a time. All that come later are given the answer that was **stored first**. They wait for
+//! it in the queue of a lock, at any number of instances, and come in together.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Router, routing::post};
+//! use lock_core::LockManager;
+//! use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+//! use std::time::Duration;
+//!
+//! // Whose key it is: a gateway has authenticated the account, and set this header.
+//! let principal = header::<String>("x-account");
+//! let manager = LockManager::in_memory(); // or: LockManager::connect("redis://127.0.0.1").await?
+//! let answers = MemoryAnswers::new(); // or: RedisAnswers, or a table of the service's own database
+//! let once = IdempotencyLayer::http(manager, scoped("payments", principal), answers)
+//!     .keep(Duration::from_secs(24 * 3600))
+//!     .wait(Duration::from_secs(2))
+//!     .limit(256 * 1024);
+//! let service: Router = Router::new().route("/payments", post(async || "charged")).route_layer(once);
+//! # use {axum::{body::Body, extract::Request}, tower::ServiceExt};
+//! # let pay = || Request::post("/payments").header("x-account", "7").header("idempotency-key", "8e03978e").body(Body::from("42"));
+//! # assert!(!service.clone().oneshot(pay()?).await?.headers().contains_key("idempotent-replayed"));
+//! # assert_eq!(service.oneshot(pay()?).await?.headers()["idempotent-replayed"], "true");
+//! # Ok(()) }
+//! ```
+//!
+//! # What it does not promise
+//!
+//! **A process that dies between the effect and the storing of its answer leaves nothing behind that says so.** After the ttl a duplicate
+//! runs again, and the effect happens twice (attack 1 of the table below). The same follows if the lease is lost while the handler runs, if
+//! the store loses answers before their time, or if the handler answers with a 5xx after half of its work. No lock can help there. Only a
+//! store in the transaction of the effect can: see [exactly once](#exactly-once).
+//!
+//! Without such a fault, a handler runs once for each key. And even with one, all clients are told the same answer.
+//!
+//! # How it works
+//!
+//! 1. The request is read, up to 2 MiB or the [`limit`](IdempotencyLayer::limit) of answers, if that is more. A client that stalls in its upload keeps no key.
+//! 2. The store is read. If it has an answer, that is the answer.
+//! 3. The key of scope, principal and `Idempotency-Key` is acquired exclusively, without waiting. If it is busy, it is acquired *shared*, for as
+//!    long as [`wait`](IdempotencyLayer::wait): the release of the first request lets all duplicates in, and they read the store. If the
+//!    first left no answer, they acquire the key exclusively, one after another.
+//! 4. The store is read again, under the lease. Another request may have stored its answer since step 2.
+//! 5. The handler runs in a task of its own. If the client hangs up, it runs to its end. If the lease is lost, it is cancelled.
+//! 6. The body of its answer is read, up to [`limit`](IdempotencyLayer::limit), and the answer is stored *if there is none*. If the store
+//!    fails, the layer tries again for as long as it has the lease, since a duplicate must not run meanwhile.
+//! 7. What the store holds then is the answer. The lease is released.
+//!
+//! The lease is renewed all the while. [`Lease`](lock_core::Lease) and [`Attempt`] are in the extensions of the request.
+//!
+//! # Which answers are kept
+//!
+//! | answer of the handler | kept |
+//! | --- | --- |
+//! | 2xx to 4xx; gRPC: `OK` and codes that say that a retry makes no sense, such as `INVALID_ARGUMENT` | yes: status, body, trailers, and the headers of the content |
+//! | 5xx; gRPC: `UNAVAILABLE`, `INTERNAL`, `ABORTED` and other codes of that kind | no: the next request runs again |
+//! | with `Retry-After`, or a [`lock_core::Error`] in its extensions, such as the refusal of a `LockLayer` inside | no |
+//! | an error of the service, a panic | no |
+//! | more than `limit` bytes, a stream that takes longer than 5 s, a body that fails | that there was one: duplicates are told so, and nothing runs again |
+//!
+//! A kept answer that is given again has the header `idempotent-replayed: true`, and no `Set-Cookie`, no `Date`, and no header of a
+//! connection. Kept are `cache-control`, `content-disposition`, `content-encoding`, `content-language`, `content-location`, `content-type`,
+//! `etag`, `last-modified`, `link`, `location` and `vary`, and of gRPC the status and all trailers.
+//!
+//! # Refusals
+//!
+//! | status | gRPC | code | when |
+//! | --- | --- | --- | --- |
+//! | 400 | `INVALID_ARGUMENT` | `idempotency_key_missing` | there is no key, unless it is [`optional`](IdempotencyLayer::optional) |
+//! | 400 | `INVALID_ARGUMENT` | `idempotency_key_unusable` | the key is empty, repeated, not visible ASCII or longer than 255 bytes |
+//! | 400 | `INVALID_ARGUMENT` | `idempotency_request_unreadable` | the body of the request failed |
+//! | 413 | `INVALID_ARGUMENT` | `idempotency_request_too_large` | the request has more than 2 MiB |
+//! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body |
+//! | 409, `Retry-After` | `ABORTED`, `RetryInfo` | `idempotency_in_progress` | the first request is still running after `wait` |
+//! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer was too large to be kept |
+//! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer; the handler has not run |
+//! | 500 | `UNKNOWN` | `idempotency_answer_not_stored` | the handler has run, and the store did not answer for five minutes |
+//!
+//! What the lock refuses is answered as by a [`LockLayer`](crate::LockLayer): its table is that of [`Http`](crate::Http), and 503
+//! `lock_unavailable` comes before the handler. All bodies are problem details (RFC 9457).
+//!
+//! # Exactly once
+//!
+//! If effect and answer are in one database, the handler stores its answer in the transaction of the effect. [`Attempt`] has the key, and
+//! the form of the answer. The same table is the [`Answers`] of the layer:
+//!
+//! ```sql
+//! BEGIN;
+//! INSERT INTO charges …;
+//! INSERT INTO answers (key, answer, until) VALUES (…) ON CONFLICT (key) DO NOTHING;  -- no row: ROLLBACK
+//! COMMIT;
+//! ```
+//!
+//! A handler that died before the commit has done nothing. One that died after it is found by the next request. One that lost its lease
+//! inserts no row. The layer answers with what is stored, so it does not matter what the handler returns then. `example-payments` does this
+//! with SQLite. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
+//!
+//! # Attacks
+//!
+//! | # | what happens | what follows |
+//! | --- | --- | --- |
+//! | 1 | the process dies after the effect, before the store | after the ttl a duplicate runs again; not with [exactly once](#exactly-once) |
+//! | 2 | the lease is lost in the handler | the handler is cancelled, its client told 500 `lock_lost`, and a duplicate runs |
+//! | 3 | an answer is stored after its lease was lost, while the next request runs | the answer that is stored first is told to all |
+//! | 4 | the key comes with another body while the first request runs | it waits, then 422 |
+//! | 5 | the answer is lost on its way to the client | the retry is given it |
+//! | 6 | the client hangs up | the handler runs to its end, and the retry is given its answer |
+//! | 7 | the answer is large, or a stream | its client is given it; duplicates are told that the request was carried out |
+//! | 8 | the upload stalls | it keeps no key |
+//! | 9 | the answer has a `Set-Cookie` | it is not kept |
+//! | 10 | a client sends the key of another | it is another key: the [`Principal`] is required by type |
+//! | 11 | answers fill Redis | locks go on: the layer refuses to store answers in their server |
+//! | 12 | the store evicts an answer | the next duplicate runs again: [`keep`](IdempotencyLayer::keep) is a wish to the store |
+//! | 13 | a server is down | 503, before the handler; the policy `LetThrough` does not apply here |
+//! | 14 | thousands of duplicates | one read of the store each, and one place in the queue; [`max_waiters_per_key`](crate::LockLayer::max_waiters_per_key) |
+//! | 15 | the handler answers with 500 after half of its work | it is not kept, and a retry runs again, as in version 2 of Stripe's interface; version 1 keeps it |
+//! | 16 | a client sends two keys for one payment | two payments: nothing helps |
+//! | 17 | gRPC | the same, by metadata, with trailers |
+//!
+//! # When not to use it
+//!
+//! * The answer is a stream, or larger than you want to store.
+//! * The request is large: it is read into memory.
+//! * The effect is one row: a unique key there is simpler, and cannot be lost.
+
+mod answers;
+mod attempt;
+mod form;
+mod layer;
+mod problem;
+mod record;
+#[cfg(feature = "idempotency-redis")]
+mod redis;
+mod service;
+mod steps;
+
+#[cfg(feature = "idempotency-redis")]
+pub use self::redis::RedisAnswers;
+pub use self::{
+    answers::{Answers, MemoryAnswers},
+    attempt::Attempt,
+    form::Form,
+    layer::IdempotencyLayer,
+    service::IdempotencyService,
+};
+pub use crate::key::Principal;

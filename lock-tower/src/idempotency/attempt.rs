@@ -1,0 +1,91 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+
+use super::record;
+use crate::key::{Choice, KeyExtractor, method_and_path, scoped};
+
+/// What the layer knows of a request that it lets through, in the extensions of the request. A handler needs it to store its answer
+/// itself, in the transaction of its effect, which alone makes the effect happen [exactly once](crate::idempotency#exactly-once).
+///
+/// # Examples
+///
+/// ```
+/// use axum::{Extension, response::Response};
+/// use bytes::Bytes;
+/// use lock_tower::idempotency::Attempt;
+///
+/// async fn pay(Extension(attempt): Extension<Attempt>) -> Response {
+///     let response = http::Response::builder().status(201).body(Bytes::from("paid")).unwrap_or_default();
+///     // In one transaction: the charge, and
+///     //   INSERT INTO answers (key, answer, until) VALUES (…) ON CONFLICT (key) DO NOTHING
+///     // If that inserts no row, roll back. The layer answers with what is stored.
+///     let (key, answer) = (attempt.key(), attempt.answer(&response));
+///     # let _ = (key, answer);
+///     response.map(axum::body::Body::from)
+/// }
+/// # let _ = pay;
+/// ```
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    key: Arc<str>,
+    pub(super) fingerprint: Arc<str>,
+}
+
+impl Attempt {
+    /// Describes a request whose body was read.
+    pub(super) fn new(key: String, request: &Request<()>, body: &[u8]) -> Self {
+        // Two spellings of a path are one request.
+        let path = match scoped("", method_and_path()).extract(request) {
+            Choice::Lock(path) => path,
+            _ => request.uri().path().to_owned(),
+        };
+        let query = request.uri().query().unwrap_or_default();
+        let fingerprint = format!("{:032x}", fingerprint([path.as_bytes(), query.as_bytes(), body]));
+        Self { key: key.into(), fingerprint: fingerprint.into() }
+    }
+
+    /// Returns the key of the answer: scope, principal and idempotency key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns an answer in the form in which [`Answers`](super::Answers) have it, with the headers that are kept.
+    #[must_use]
+    pub fn answer(&self, response: &Response<Bytes>) -> Bytes {
+        record::write(&self.fingerprint, response.status(), response.headers(), None, response.body())
+    }
+}
+
+/// FNV-1a of 128 bits: the same in all versions and on all machines. A client that finds two requests of one fingerprint can only be
+/// given the answer to its own other request.
+fn fingerprint<const N: usize>(parts: [&[u8]; N]) -> u128 {
+    let bytes =
+        parts.into_iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_is_that_of_method_path_query_and_body() {
+        let of = |method: &str, path: &str, body: &str| {
+            let request = Request::builder().method(method).uri(path).body(()).unwrap();
+            Attempt::new(String::new(), &request, body.as_bytes()).fingerprint
+        };
+        // Stored answers outlive a version of this crate.
+        assert_eq!(&*of("POST", "/pay?a", "b"), "5dbce2dafe7255c4cbe20bd3dc2b6dc7");
+        assert_eq!(of("POST", "/p%61y?a", "b"), of("POST", "/pay?a", "b"), "another spelling");
+        for (method, path, body) in
+            [("PUT", "/pay?a", "b"), ("POST", "/pay", "b"), ("POST", "/pay?a", ""), ("POST", "/pay?ab", "")]
+        {
+            assert_ne!(of(method, path, body), of("POST", "/pay?a", "b"), "{method} {path} {body}");
+        }
+    }
+}

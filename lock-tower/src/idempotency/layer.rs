@@ -1,0 +1,177 @@
+use std::time::Duration;
+
+use http::Request;
+use lock_core::LockManager;
+
+use super::answers::{Answers, MOST};
+use crate::{
+    http::Http,
+    key::{Principal, Scoped},
+    layer::LockLayer,
+    misconfigured::Misconfigured,
+};
+
+/// Gives all requests of one `Idempotency-Key` one answer: that of the first.
+///
+/// See the [module's documentation](crate::idempotency) for how it works and what it promises.
+#[derive(Clone, Debug)]
+pub struct IdempotencyLayer<K, A, P = Http> {
+    pub(super) lock: LockLayer<Scoped<K>, P>,
+    pub(super) answers: A,
+    pub(super) keep: Duration,
+    pub(super) wait: Duration,
+    /// The most bytes of an answer that is kept.
+    pub(super) limit: usize,
+    pub(super) is_optional: bool,
+    is_beside_the_locks: bool,
+}
+
+impl<K, A: Answers> IdempotencyLayer<K, A> {
+    /// Makes a layer for HTTP. The key of a request is `whose`, as in `scoped("payments", extension::<Account>())`, and its header
+    /// `Idempotency-Key`. GET, HEAD and OPTIONS pass without one.
+    ///
+    /// `whose` begins with the client who sends the request; [`Principal`] says why. Answers are read and stored in `answers`.
+    #[must_use]
+    #[track_caller]
+    pub fn http(manager: LockManager, whose: Scoped<K>, answers: A) -> Self {
+        Self::around(LockLayer::http(manager, whose), answers)
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
+    /// Makes a layer for gRPC: calls have their key in the metadata `idempotency-key`. All calls but health checks and reflection
+    /// require one, unless [`lock`](Self::lock) names the methods.
+    ///
+    /// A call is read before the method runs, and its answer before it is sent, so this is for unary methods.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+    ///
+    /// let whose = scoped("payments", header::<String>("x-account"));
+    /// let once = IdempotencyLayer::grpc(LockManager::in_memory(), whose, MemoryAnswers::new())
+    ///     .lock(|lock| lock.methods(["/bank.Payments/Pay"]));
+    /// # let _ = once;
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn grpc(manager: LockManager, whose: Scoped<K>, answers: A) -> Self {
+        Self::around(LockLayer::grpc(manager, whose), answers)
+    }
+}
+
+impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
+    fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
+        let (keep, wait) = (Duration::from_secs(24 * 3600), Duration::from_secs(2));
+        Self { lock, answers, keep, wait, limit: 256 * 1024, is_optional: false, is_beside_the_locks: false }
+    }
+
+    /// Sets how long an answer is kept, at most 100 years. Default: 24 hours. After that, a request with the same key runs again.
+    #[must_use]
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Sets how long a duplicate waits for the answer of the first request. Default: 2 seconds. After that it is answered with 409,
+    /// in gRPC with `ABORTED`; with zero at once, as the draft of the IETF has it.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Sets how many bytes the body of an answer may have that is kept. Default: 256 KiB. A larger one is sent to the first client
+    /// only; duplicates are told that the request was carried out. The body of a request may have as many, and 2 MiB at least.
+    #[must_use]
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Lets requests without an idempotency key through, without a lock. By default they are refused.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.is_optional = true;
+        self
+    }
+
+    /// Allows that answers are in the Redis that has the locks. When answers fill that server, **every lock of every service stops**.
+    #[must_use]
+    pub fn beside_the_locks(mut self) -> Self {
+        self.is_beside_the_locks = true;
+        self
+    }
+
+    /// Changes the lock behind the layer: its [`options`](LockLayer::options) but `wait`, its [`name`](LockLayer::name), the methods
+    /// that need a key, the limits of waiters, or the answers of the lock itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::Method;
+    /// use lock_core::{LeaseOptions, LockManager};
+    /// use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+    /// use std::time::Duration;
+    ///
+    /// let whose = scoped("payments", header::<String>("x-account"));
+    /// let once = IdempotencyLayer::http(LockManager::in_memory(), whose, MemoryAnswers::new()).lock(|lock| {
+    ///     let options = LeaseOptions::new().ttl(Duration::from_secs(5)).max_hold(Duration::from_secs(60));
+    ///     lock.name("payments").methods([Method::POST]).options(options).max_waiters_per_key(1_000)
+    /// });
+    /// # let _ = once;
+    /// ```
+    #[must_use]
+    pub fn lock(mut self, change: impl FnOnce(LockLayer<Scoped<K>, P>) -> LockLayer<Scoped<K>, P>) -> Self {
+        self.lock = change(self.lock);
+        self
+    }
+
+    /// Checks the options, the key and the store, so that a misconfigured service fails at start-up instead of refusing every
+    /// request. `B` is the type of the bodies of requests, in axum `axum::body::Body`.
+    ///
+    /// # Errors
+    /// [`Misconfigured`] as of [`LockLayer::check_for`], and for each of these:
+    /// * Answers that are in the Redis of the locks, unless [`beside_the_locks`](Self::beside_the_locks) is set.
+    /// * Permits, and a time to keep of zero or of more than 100 years.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{idempotency::{IdempotencyLayer, MemoryAnswers}, key::{header, scoped}};
+    /// use std::time::Duration;
+    ///
+    /// let whose = scoped("payments", header::<String>("x-account"));
+    /// let once = IdempotencyLayer::http(LockManager::in_memory(), whose, MemoryAnswers::new());
+    /// once.check_for::<axum::body::Body>()?;
+    /// assert!(once.keep(Duration::ZERO).check_for::<axum::body::Body>().is_err());
+    /// # Ok::<_, lock_tower::Misconfigured>(())
+    /// ```
+    pub fn check_for<B>(&self) -> Result<(), Misconfigured>
+    where
+        K: Principal<Request<B>>,
+    {
+        self.lock.check_for::<Request<B>>()?;
+        self.problem().map_or(Ok(()), |problem| Err(self.lock.misconfigured(problem)))
+    }
+
+    fn problem(&self) -> Option<String> {
+        let keep = self.keep;
+        if keep.as_millis() == 0 || keep > MOST {
+            return Some(format!("answers cannot be kept for {keep:?}; keep them for a time from 1 ms to 100 years"));
+        }
+        if self.lock.has_permits() {
+            return Some("with permits several requests of a key would run at once; leave them out".to_owned());
+        }
+        let address = self.answers.address().filter(|_| !self.is_beside_the_locks)?;
+        self.lock.health().nodes().iter().any(|node| node.address() == address).then(|| {
+            format!(
+                "the answers would fill {address}, which has the locks; use another server, or set `beside_the_locks`"
+            )
+        })
+    }
+}

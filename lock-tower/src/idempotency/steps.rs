@@ -1,0 +1,217 @@
+//! The steps of a request. The module's documentation says why they have this order; none of them may move.
+
+use std::{future::poll_fn, pin::Pin, slice, time::Duration};
+
+use bytes::{BufMut, Bytes};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::Body;
+use lock_core::{__log::Flood, LockGuard, key::part};
+use tokio::time::{Instant, sleep, timeout};
+use tower_service::Service;
+
+use super::{
+    answers::Answers,
+    attempt::Attempt,
+    form::Form,
+    layer::IdempotencyLayer,
+    problem::Problem,
+    record::{self, Kept},
+};
+use crate::{
+    body::ResponseBody,
+    error::BoxError,
+    key::{Absent, Choice, Find, KeyExtractor, Mistake, Principal, header},
+    layer::MAX_HOLD,
+    refusal::Refusal,
+    shared::shown,
+};
+
+/// What a request is told in place of the handler's own answer.
+pub(super) enum Stop {
+    Kept(Box<Kept>),
+    Lock(Refusal),
+    Problem(Problem),
+}
+
+impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
+    /// Finds the key of a request: scope, principal and idempotency key. Returns `None` if the request passes without one.
+    pub(super) fn key<B>(&self, request: &Request<B>) -> Result<Option<String>, Stop>
+    where
+        K: Principal<Request<B>>,
+    {
+        let idempotency_key = match header::<String>(HEADER).find(request) {
+            Ok(key) if key.len() <= 255 => key, // as at Stripe
+            // A key that is there and empty is a mistake, and not a request without a key.
+            Err(Absent::Missing(_)) if !request.headers().contains_key(HEADER) => {
+                return if self.is_optional { Ok(None) } else { Err(Stop::Problem(Problem::KEY_MISSING)) };
+            }
+            _ => return Err(Stop::Problem(Problem::KEY_UNUSABLE)),
+        };
+        let no_principal =
+            "a request has no principal; let the closure of an `IdempotencyLayer` return text or an error";
+        match self.lock.key.extract(request) {
+            Choice::Lock(whose) => Ok(Some(format!("{whose}:{}", part(&idempotency_key)))),
+            Choice::Refuse(error) => Err(Stop::Lock(Refusal::Key(error))),
+            _ => Err(Stop::Lock(Refusal::Key(Mistake(no_principal.to_owned()).into()))),
+        }
+    }
+
+    /// Looks for an answer; goes on only if there is none.
+    pub(super) async fn look(&self, attempt: &Attempt) -> Result<(), Stop> {
+        let record = self.answers.get(attempt.key()).await;
+        self.judge(record, attempt).map_or(Ok(()), Err)
+    }
+
+    fn judge(&self, record: Result<Option<Bytes>, BoxError>, attempt: &Attempt) -> Option<Stop> {
+        let told = record.and_then(|record| {
+            let told = record
+                .map(|record| record::read(&record, &attempt.fingerprint).ok_or("what is stored is not an answer"));
+            Ok(told.transpose()?)
+        });
+        told.unwrap_or_else(|error| {
+            self.tell(&*error, "the answers to earlier requests cannot be read");
+            Some(Stop::Problem(Problem::UNAVAILABLE))
+        })
+    }
+
+    /// Waits until it is the turn of a request to run.
+    pub(super) async fn acquire(&self, attempt: &Attempt, until: Instant) -> Result<LockGuard, Stop> {
+        let key = attempt.key().to_owned();
+        let _place = self.lock.admit(slice::from_ref(&key)).map_err(|error| Stop::Lock(Refusal::Overloaded(error)))?;
+        let ask = |is_shared, wait| self.lock.request(&key, is_shared).wait(wait).acquire();
+        let left = || until.saturating_duration_since(Instant::now());
+        match ask(false, Duration::ZERO).await {
+            Err(error) if error.is_busy() => {}
+            first => return first.map_err(not_acquired),
+        }
+        // Duplicates share the key: the release of the first lets all of them in, in one step. They need it for no longer than that.
+        drop(ask(true, left()).await.map_err(not_acquired)?);
+        self.look(attempt).await?;
+        // The first has left no answer, so this request may be the one that runs. If all went on to share the key, none would.
+        ask(false, left()).await.map_err(not_acquired)
+    }
+
+    /// Runs the handler under the lease, and stores its answer before the lease is released.
+    pub(super) async fn run<S, B, R>(
+        &self,
+        mut service: S,
+        request: Request<B>,
+        attempt: &Attempt,
+    ) -> Result<Result<Response<ResponseBody<R>>, S::Error>, Stop>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        P: Form<B, R, S::Error>,
+        R: Body<Error: Into<BoxError>>,
+    {
+        // The first look was before the lease: another request may have stored its answer in between.
+        self.look(attempt).await?;
+        let (head, body) = match service.call(request).await {
+            Ok(response) => response.into_parts(),
+            Err(error) => return Ok(Err(error)),
+        };
+        let (mut rest, mut data) = (Box::pin(body), Vec::new());
+        let end = timeout(STREAMS, read(rest.as_mut(), self.limit, &mut data)).await.unwrap_or(Err(None));
+        let (data, trailers) = (Bytes::from(data), end.as_ref().ok().and_then(Option::as_ref));
+        if P::is_final(&head, trailers) {
+            let mine = match &end {
+                Ok(_) => record::write(&attempt.fingerprint, head.status, &head.headers, trailers, &data),
+                Err(_) => record::write_not_kept(&attempt.fingerprint),
+            };
+            let held = self.put(attempt, &mine).await?;
+            // What the store holds is the answer. Two requests have run if a lease was lost, and both clients must be told the same.
+            if held != mine {
+                self.judge(Ok(Some(held)), attempt).map_or(Ok(()), Err)?;
+            }
+        }
+        let body = match end {
+            Ok(trailers) => ResponseBody::buffered(data, None, trailers.map(Ok)),
+            Err(None) => ResponseBody::buffered(data, Some(rest), None),
+            Err(Some(error)) => ResponseBody::buffered(data, None, Some(Err(error))),
+        };
+        Ok(Ok(Response::from_parts(head, body)))
+    }
+
+    /// Stores an answer unless there is one, and returns the one that is stored. The effect has happened, so it tries as long as there is
+    /// a lease: nobody else runs meanwhile.
+    async fn put(&self, attempt: &Attempt, mine: &Bytes) -> Result<Bytes, Stop> {
+        let tries = async {
+            let mut pause = Duration::from_millis(20);
+            loop {
+                match self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep).await {
+                    Ok(held) => return held,
+                    Err(error) => self.tell(&*error, "an answer could not be stored; trying again"),
+                }
+                sleep(pause).await;
+                pause = (2 * pause).min(Duration::from_secs(1));
+            }
+        };
+        // A lease may be lost and its work go on, if `on_lost` says so.
+        timeout(MAX_HOLD, tries).await.map_err(|_| Stop::Problem(Problem::NOT_STORED))
+    }
+
+    /// Logs a failure of the store, at most once a second.
+    fn tell(&self, error: &(dyn std::error::Error + 'static), what: &str) {
+        static TOLD: Flood = Flood::new();
+        let lock = shown(self.lock.name_of());
+        match TOLD.line() {
+            Some(others) => tracing::warn!(error, lock, others = (others > 0).then_some(others), "{what}"),
+            None => tracing::debug!(error, lock, "{what}"),
+        }
+    }
+}
+
+fn not_acquired(error: lock_core::Error) -> Stop {
+    if error.is_busy() {
+        return Stop::Problem(Problem::in_progress(error.retry_after()));
+    }
+    Stop::Lock(Refusal::NotAcquired(error))
+}
+
+/// Gives an answer again.
+pub(super) fn replay<R: Body>(kept: Box<Kept>) -> Response<ResponseBody<R>> {
+    let trailers = (!kept.trailers.is_empty()).then_some(Ok(kept.trailers));
+    let mut response = Response::new(ResponseBody::buffered(kept.body, None, trailers));
+    (*response.status_mut(), *response.headers_mut()) = (kept.status, kept.headers);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+/// Reads the body of a request, which is part of its fingerprint.
+pub(super) async fn read_request<B: Body<Error: Into<BoxError>>>(body: B, limit: usize) -> Result<Bytes, Stop> {
+    let mut data = Vec::new();
+    match read(Box::pin(body).as_mut(), limit.max(REQUEST), &mut data).await {
+        Ok(_) => Ok(data.into()),
+        Err(None) => Err(Stop::Problem(Problem::REQUEST_TOO_LARGE)),
+        Err(Some(_)) => Err(Stop::Problem(Problem::REQUEST_UNREADABLE)),
+    }
+}
+
+/// Reads a body to its end, and returns its trailers. Fails without an error if it is larger than the limit. What was read is in `data`,
+/// also if this future is dropped.
+async fn read<B: Body<Error: Into<BoxError>>>(
+    mut body: Pin<&mut B>,
+    limit: usize,
+    data: &mut Vec<u8>,
+) -> Result<Option<HeaderMap>, Option<BoxError>> {
+    let mut trailers = None;
+    loop {
+        let to_come = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if data.len().saturating_add(to_come) > limit {
+            return Err(None);
+        }
+        let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await else { return Ok(trailers) };
+        match frame.map_err(|error| Some(error.into()))?.into_data() {
+            Ok(part) => data.put(part),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+}
+
+/// The header of a request, and the metadata of a call.
+const HEADER: &str = "idempotency-key";
+/// The header of an answer that is given again, with the name that Stripe gives it.
+const REPLAYED: &str = "idempotent-replayed";
+/// The most bytes of a request, unless answers may have more. It is the limit of axum's extractors.
+const REQUEST: usize = 2 * 1024 * 1024;
+/// An answer whose body takes longer than this is a stream, which is not kept.
+const STREAMS: Duration = Duration::from_secs(5);

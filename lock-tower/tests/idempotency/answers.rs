@@ -1,0 +1,26 @@
+//! The store in memory.
+
+use std::time::Duration;
+
+use lock_tower::idempotency::{Answers, MemoryAnswers};
+
+const A_DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[tokio::test(start_paused = true)]
+async fn attack_12_an_answer_is_kept_for_its_time_and_no_longer() {
+    let answers = MemoryAnswers::new();
+    let put = async |key, answer: &'static str, keep| answers.put_if_absent(key, answer.into(), keep).await.unwrap();
+    assert_eq!(put("short", "1", Duration::from_secs(1)).await, "1");
+    assert_eq!(put("long", "1", A_DAY).await, "1");
+    assert_eq!(put("long", "2", Duration::from_secs(1)).await, "1", "the first is kept");
+    assert_eq!(put("forever", "1", Duration::MAX).await, "1");
+    let there = async |key| answers.get(key).await.unwrap().is_some();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!there("short").await && there("long").await);
+    // What came again is not ended by the end of what was there before.
+    assert_eq!(put("short", "2", A_DAY).await, "2");
+    tokio::time::advance(A_DAY - Duration::from_secs(1)).await;
+    assert!(there("short").await && !there("long").await);
+    tokio::time::advance(A_DAY).await;
+    assert!(!there("short").await && there("forever").await);
+}
