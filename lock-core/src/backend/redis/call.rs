@@ -113,16 +113,11 @@ fn acquire_free(
 ) -> impl Future<Output = Result<Answer, BackendError>> + Send {
     let mut sent = connection.send(&free::transaction(way.tag(), &batch), limit);
     async move {
-        let taken = match way.connector().reply(&mut sent).await {
-            Ok(replies) => match free::read(&batch, &replies) {
-                Taken::Whole(mut answer) => {
-                    answer.by = sent.connection.run();
-                    return Ok(answer);
-                }
-                taken => Ok(taken),
-            },
-            Err(unanswered) => Err(unanswered),
-        };
+        let taken = way.connector().reply(&mut sent).await.map(|replies| free::read(&batch, &replies));
+        if let Ok(Taken::Whole(mut answer)) = taken {
+            answer.by = sent.connection.run();
+            return Ok(answer);
+        }
         Box::pin(acquire_after(taken, way, sent.connection, batch, limit)).await
     }
 }
@@ -149,15 +144,8 @@ async fn acquire_after(
             way.connector().link.replace(connection.epoch, Duration::ZERO);
             way.lost(&connection);
         }
-        Err(Unanswered::Broken(error)) => {
-            way.lost(&connection);
-            let tried = Tried { unanswered: Some(error), late: false };
-            return execute_after(None, way, batch, limit, tried).await;
-        }
         Err(unanswered) => {
-            let failed = Err(way.connector().failed(unanswered));
-            way.note(&failed);
-            return failed;
+            return execute_after(Some((connection, unanswered)), way, batch, limit, Tried::default()).await;
         }
     }
     // The script is sent only after the transaction has failed. Requests that were sent in between are executed before it, among them

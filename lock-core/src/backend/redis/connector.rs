@@ -251,9 +251,7 @@ impl Connector {
     /// [`Unanswered::Refused`]. Of several commands, some have no reply if the server has refused one and closed the connection.
     pub(super) async fn reply(&self, sent: &mut Sent) -> Result<Values, Unanswered> {
         // If another upkeep keeps the connection, its runtime may stand still.
-        let epoch = sent.connection.epoch;
-        let ended = async { self.link.ended(epoch).await };
-        self.reply_unless(ended, sent).await
+        self.reply_unless(self.link.ended(sent.connection.epoch), sent).await
     }
 
     /// Waits for the replies, unless the connection has `ended` before.

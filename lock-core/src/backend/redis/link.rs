@@ -172,15 +172,12 @@ impl Link {
 
     /// Returns when the connection of an epoch has ended, or nothing reads its answers. One that another upkeep of
     /// this backend has put a newer one beside goes on.
-    pub(super) fn ended(&self, epoch: u64) -> impl Future<Output = ()> {
-        let mut state = self.state.subscribe();
-        async move {
-            let has_ended = |state: &State| match state {
-                State::Up(up) => up.epoch != epoch && self.broken.load(Ordering::Acquire) >= epoch,
-                State::Down(_) => true,
-            };
-            let _ = state.wait_for(has_ended).await.map(drop);
-        }
+    pub(super) async fn ended(&self, epoch: u64) {
+        let has_ended = |state: &State| match state {
+            State::Up(up) => up.epoch != epoch && self.broken.load(Ordering::Acquire) >= epoch,
+            State::Down(_) => true,
+        };
+        let _ = self.state.subscribe().wait_for(has_ended).await.map(drop);
     }
 
     /// Completes when the link is down.
