@@ -49,8 +49,9 @@ impl Cluster {
             (part.indices, call::put(part.way, connection.clone(), part.batch, limit))
         };
         let calls = parts.into_iter().zip(&connections).map(put).collect();
-        let is_sound = connections.iter().fold(true, |is_sound, connection| connection.flush() && is_sound);
-        let is_sent = is_sound && self.sends_at_once() && self.epoch() == epoch;
+        // Each is written, also if another one has ended.
+        let ended = connections.iter().filter(|connection| !connection.flush()).count();
+        let is_sent = ended == 0 && self.sends_at_once() && self.epoch() == epoch;
         Reply::put(Box::pin(unconstrained(whole(count, calls))), is_sent.then_some(counts))
     }
 
