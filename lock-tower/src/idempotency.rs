@@ -30,34 +30,47 @@
 //! # What it does not promise
 //!
 //! **A process that dies between the effect and the storing of its answer leaves nothing behind that says so.** After the ttl a duplicate
-//! runs again, and the effect happens twice (attack 1 of the table below). The same follows if the lease is lost while the handler runs, if
-//! the store loses answers before their time, or if the handler answers with a 5xx after half of its work. No lock can help there. Only a
-//! store in the transaction of the effect can: see [exactly once](#exactly-once).
+//! runs again, and the effect happens twice (attack 1 of the table below). The same follows if
+//! * the lease is lost before the answer was read to its end, or after that, and a duplicate is quicker than the store,
+//! * the store can be read and not written: the answer is given up after five minutes, and its client told 500,
+//! * the store loses answers before their time,
+//! * the handler answers with a 5xx after half of its work.
 //!
-//! Without such a fault, a handler runs once for each key. And even with one, all clients are told the same answer.
+//! No lock can help there. Only a store in the transaction of the effect can: see [exactly once](#exactly-once).
+//!
+//! Without such a fault, a handler runs once for each key. And even with one, all clients are told the same answer. That does not hold for
+//! answers that are [too large](IdempotencyLayer::limit): if two handlers have run, the client of each is given what its own one returned.
+//!
+//! **Memory has no bound.** Each request has its body in memory, up to 2 MiB, also while it waits.
+//! [`max_waiters`](crate::LockLayer::max_waiters) says how many may wait. [`MemoryAnswers`] has as many answers as clients send keys.
 //!
 //! # How it works
 //!
 //! 1. The request is read, up to 2 MiB or the [`limit`](IdempotencyLayer::limit) of answers, if that is more. A client that stalls in its upload keeps no key.
 //! 2. The store is read. If it has an answer, that is the answer.
-//! 3. The key of scope, principal and `Idempotency-Key` is acquired exclusively, without waiting. If it is busy, it is acquired *shared*, for as
-//!    long as [`wait`](IdempotencyLayer::wait): the release of the first request lets all duplicates in, and they read the store. If the
-//!    first left no answer, they acquire the key exclusively, one after another.
+//! 3. The key of scope, principal and `Idempotency-Key` is acquired exclusively, without waiting. In the store it has the prefix of the
+//!    manager before it. If it is busy, it is acquired *shared*, for as long as [`wait`](IdempotencyLayer::wait): the release of the first
+//!    request lets all duplicates in, and they read the store. If the first left no answer, they acquire the key exclusively, one after
+//!    another.
 //! 4. The store is read again, under the lease. Another request may have stored its answer since step 2.
 //! 5. The handler runs in a task of its own. If the client hangs up, it runs to its end. If the lease is lost, it is cancelled.
-//! 6. The body of its answer is read, up to [`limit`](IdempotencyLayer::limit), and the answer is stored *if there is none*. If the store
-//!    fails, the layer tries again for as long as it has the lease, since a duplicate must not run meanwhile.
-//! 7. What the store holds then is the answer. The lease is released.
+//! 6. The body of its answer is read, up to [`limit`](IdempotencyLayer::limit), and the answer is stored *if there is none*. A task of
+//!    its own does that, and tries again for five minutes if the store fails. A lease that is lost does not stop it.
+//! 7. What the store holds then is the answer. After an answer that is not kept, the store is read once more, since the handler may have
+//!    stored one [itself](#exactly-once). The lease is released.
 //!
 //! The lease is renewed all the while. [`Lease`](lock_core::Lease) and [`Attempt`] are in the extensions of the request.
+//!
+//! Layers that authenticate, and those for CORS and compression, stand outside of this one. The headers of CORS are those of one client and are
+//! not kept; an answer that was compressed inside is given to all, also to a client that cannot read it.
 //!
 //! # Which answers are kept
 //!
 //! | answer of the handler | kept |
 //! | --- | --- |
-//! | 2xx to 4xx; gRPC: `OK` and codes that say that a retry makes no sense, such as `INVALID_ARGUMENT` | yes: status, body, trailers, and the headers of the content |
-//! | 5xx; gRPC: `UNAVAILABLE`, `INTERNAL`, `ABORTED` and other codes of that kind | no: the next request runs again |
-//! | with `Retry-After`, or a [`lock_core::Error`] in its extensions, such as the refusal of a `LockLayer` inside | no |
+//! | 2xx to 4xx, without those of the next line; gRPC: `OK` and codes that say that a retry makes no sense, such as `INVALID_ARGUMENT` | yes: status, body, trailers, and the headers of the content |
+//! | 5xx, 401, 408, 425 and 429; gRPC: `UNAVAILABLE`, `INTERNAL`, `ABORTED`, `UNAUTHENTICATED` and other codes of that kind | no: the next request runs again |
+//! | 4xx with `Retry-After`, or any with a [`lock_core::Error`] in its extensions, such as the refusal of a `LockLayer` inside | no |
 //! | an error of the service, a panic | no |
 //! | more than `limit` bytes, a stream that takes longer than 5 s, a body that fails | that there was one: duplicates are told so, and nothing runs again |
 //!
@@ -73,14 +86,17 @@
 //! | 400 | `INVALID_ARGUMENT` | `idempotency_key_unusable` | the key is empty, repeated, not visible ASCII or longer than 255 bytes |
 //! | 400 | `INVALID_ARGUMENT` | `idempotency_request_unreadable` | the body of the request failed |
 //! | 413 | `INVALID_ARGUMENT` | `idempotency_request_too_large` | the request has more than 2 MiB |
-//! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body |
+//! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body: the same JSON with other spaces is another body |
 //! | 409, `Retry-After` | `ABORTED`, `RetryInfo` | `idempotency_in_progress` | the first request is still running after `wait` |
 //! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer was too large to be kept |
 //! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer; the handler has not run |
 //! | 500 | `UNKNOWN` | `idempotency_answer_not_stored` | the handler has run, and the store did not answer for five minutes |
 //!
 //! What the lock refuses is answered as by a [`LockLayer`](crate::LockLayer): its table is that of [`Http`](crate::Http), and 503
-//! `lock_unavailable` comes before the handler. All bodies are problem details (RFC 9457).
+//! `lock_unavailable` comes before the handler. A principal that is missing or empty is a mistake of the service: 500 `lock_misconfigured`.
+//! All bodies are problem details (RFC 9457).
+//!
+//! A key is taken as it is sent. The draft of the IETF has it in quotes, Stripe has not; `"a"` and `a` are two keys.
 //!
 //! # Exactly once
 //!
@@ -90,20 +106,21 @@
 //! ```sql
 //! BEGIN;
 //! INSERT INTO charges …;
-//! INSERT INTO answers (key, answer, until) VALUES (…) ON CONFLICT (key) DO NOTHING;  -- no row: ROLLBACK
+//! INSERT INTO answers (key, answer, until) VALUES (…) ON CONFLICT (key) DO UPDATE
+//!     SET answer = excluded.answer, until = excluded.until WHERE answers.until <= now();  -- no row: ROLLBACK
 //! COMMIT;
 //! ```
 //!
 //! A handler that died before the commit has done nothing. One that died after it is found by the next request. One that lost its lease
 //! inserts no row. The layer answers with what is stored, so it does not matter what the handler returns then. `example-payments` does this
-//! with SQLite. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
+//! with SQLite. This is for HTTP: [`Attempt::answer`] has no trailers, where gRPC has its status. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
 //!
 //! # Attacks
 //!
 //! | # | what happens | what follows |
 //! | --- | --- | --- |
-//! | 1 | the process dies after the effect, before the store | after the ttl a duplicate runs again; not with [exactly once](#exactly-once) |
-//! | 2 | the lease is lost in the handler | the handler is cancelled, its client told 500 `lock_lost`, and a duplicate runs |
+//! | 1 | the process dies after the effect, before the store | after the ttl a duplicate runs again; in HTTP not with [exactly once](#exactly-once) |
+//! | 2 | the lease is lost | 500 `lock_lost`; a handler that still runs is cancelled, and a duplicate runs; an answer that was read is stored all the same |
 //! | 3 | an answer is stored after its lease was lost, while the next request runs | the answer that is stored first is told to all |
 //! | 4 | the key comes with another body while the first request runs | it waits, then 422 |
 //! | 5 | the answer is lost on its way to the client | the retry is given it |
@@ -111,14 +128,14 @@
 //! | 7 | the answer is large, or a stream | its client is given it; duplicates are told that the request was carried out |
 //! | 8 | the upload stalls | it keeps no key |
 //! | 9 | the answer has a `Set-Cookie` | it is not kept |
-//! | 10 | a client sends the key of another | it is another key: the [`Principal`] is required by type |
-//! | 11 | answers fill Redis | locks go on: the layer refuses to store answers in their server |
+//! | 10 | a client sends the key of another | it is another key: the [`Principal`] is required by type, and may not be empty |
+//! | 11 | answers fill Redis | locks go on: the layer refuses to store answers in their server, as far as the addresses show it |
 //! | 12 | the store evicts an answer | the next duplicate runs again: [`keep`](IdempotencyLayer::keep) is a wish to the store |
 //! | 13 | a server is down | 503, before the handler; the policy `LetThrough` does not apply here |
 //! | 14 | thousands of duplicates | one read of the store each, and one place in the queue; [`max_waiters_per_key`](crate::LockLayer::max_waiters_per_key) |
 //! | 15 | the handler answers with 500 after half of its work | it is not kept, and a retry runs again, as in version 2 of Stripe's interface; version 1 keeps it |
 //! | 16 | a client sends two keys for one payment | two payments: nothing helps |
-//! | 17 | gRPC | the same, by metadata, with trailers |
+//! | 17 | gRPC | the same, by metadata, with trailers; without [exactly once](#exactly-once) |
 //!
 //! # When not to use it
 //!

@@ -24,7 +24,7 @@ mod outage;
 ///
 /// See the [crate's documentation](crate) for examples, and for where in a stack it belongs.
 pub struct LockLayer<K, P = Plain, U = UntilResponse> {
-    manager: LockManager,
+    pub(crate) manager: LockManager,
     pub(crate) key: K,
     pub(crate) protocol: P,
     options: Options,
@@ -222,11 +222,6 @@ impl<K, P, U> LockLayer<K, P, U> {
                 Acquiring::all(self.configure(self.manager.lock_all(keys)).acquire())
             }
         }
-    }
-
-    #[cfg(feature = "idempotency")]
-    pub(crate) fn health(&self) -> lock_core::Health {
-        self.manager.health()
     }
 
     pub(crate) fn request(&self, key: &str, is_shared: bool) -> LockRequest {

@@ -78,11 +78,11 @@ where
     F: Future + Send + 'static,
     F::Output: Send,
 {
-    type Work = Task<F::Output>;
+    type Work = Task<Result<(F::Output, Option<BodyLease>), Error>>;
 
-    fn work(guard: Guard, work: F) -> Task<F::Output> {
-        // A task begins outside all spans: without this, the log lines of the work lose the request they belong to.
-        Task { task: Some(tokio::spawn(guard.protect(work).in_current_span())) }
+    fn work(guard: Guard, work: F) -> Self::Work {
+        let work = guard.protect(work);
+        Task::spawn(async move { work.await.map(|output| (output, None)) })
     }
 }
 
@@ -90,16 +90,23 @@ where
 #[derive(Debug)]
 pub struct Task<T> {
     /// `None` once its runtime has ended.
-    task: Option<JoinHandle<Result<T, Error>>>,
+    task: Option<JoinHandle<T>>,
+}
+
+impl<T: Send + 'static> Task<T> {
+    pub(crate) fn spawn(work: impl Future<Output = T> + Send + 'static) -> Self {
+        // A task begins outside all spans: without this, the log lines of the work lose the request they belong to.
+        Self { task: Some(tokio::spawn(work.in_current_span())) }
+    }
 }
 
 impl<T> Future for Task<T> {
-    type Output = Result<(T, Option<BodyLease>), Error>;
+    type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(task) = &mut self.task else { return Poll::Pending };
         match ready!(Pin::new(task).poll(cx)) {
-            Ok(outcome) => Poll::Ready(outcome.map(|output| (output, None))),
+            Ok(output) => Poll::Ready(output),
             Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
             // No other code can abort the task, so its runtime is ending. Another thread of it may poll this future once more.
             Err(_) => {

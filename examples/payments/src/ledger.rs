@@ -90,7 +90,7 @@ const CHARGE: &str = "INSERT INTO charges (customer, cents) VALUES (?1, ?2)";
 const READ: &str = "SELECT answer FROM answers WHERE key = ?1 AND until > unixepoch()";
 /// An answer that is over makes room for the next one.
 const STORE: &str = "INSERT INTO answers (key, answer, until) VALUES (?1, ?2, unixepoch() + ?3)
-    ON CONFLICT (key) DO UPDATE SET answer = excluded.answer, until = excluded.until WHERE until <= unixepoch()";
+    ON CONFLICT (key) DO UPDATE SET answer = excluded.answer, until = excluded.until WHERE answers.until <= unixepoch()";
 
 #[cfg(test)]
 mod tests {

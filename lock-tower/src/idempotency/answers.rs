@@ -1,8 +1,8 @@
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     fmt,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -25,8 +25,11 @@ use crate::error::BoxError;
 ///
 /// ```sql
 /// SELECT answer FROM answers WHERE key = $1 AND until > now();
-/// INSERT INTO answers (key, answer, until) VALUES ($1, $2, now() + $3) ON CONFLICT (key) DO NOTHING;
+/// INSERT INTO answers (key, answer, until) VALUES ($1, $2, now() + $3) ON CONFLICT (key) DO UPDATE
+///     SET answer = excluded.answer, until = excluded.until WHERE answers.until <= now();
 /// ```
+///
+/// An answer that is over makes room for the next one. With `DO NOTHING` it would stay, and no later one could be stored.
 pub trait Answers: Clone + Send + Sync + 'static {
     /// Returns the answer of a key, or `None` if there is none.
     ///
@@ -37,7 +40,7 @@ pub trait Answers: Clone + Send + Sync + 'static {
     /// Stores an answer for as long as `keep` unless the key has one, and returns the answer that the store has then.
     ///
     /// # Errors
-    /// The store does not answer, and may have stored it. The layer tries again while it has the lease.
+    /// The store does not answer, and may have stored it. The layer tries again for five minutes, also after its lease was lost.
     fn put_if_absent(
         &self,
         key: &str,
@@ -72,9 +75,10 @@ pub struct MemoryAnswers {
 
 #[derive(Default)]
 struct Kept {
-    answers: HashMap<Arc<str>, Bytes>,
-    /// When each answer is over, and its key.
-    ends: BTreeSet<(Instant, Arc<str>)>,
+    /// Each answer, and when it is over.
+    answers: HashMap<String, (Instant, Bytes)>,
+    /// At so many answers those that are over are removed.
+    full: usize,
 }
 
 impl MemoryAnswers {
@@ -84,34 +88,28 @@ impl MemoryAnswers {
         Self::default()
     }
 
-    /// Removes what is over, and lets `does` see the rest.
-    fn now<R>(&self, does: impl FnOnce(&mut Kept, Instant) -> R) -> R {
-        let now = Instant::now();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        while kept.ends.first().is_some_and(|(end, _)| *end <= now) {
-            if let Some((_, key)) = kept.ends.pop_first() {
-                kept.answers.remove(&key);
-            }
-        }
-        does(&mut kept, now)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Answers for MemoryAnswers {
     async fn get(&self, key: &str) -> Result<Option<Bytes>, BoxError> {
-        Ok(self.now(|kept, _| kept.answers.get(key).cloned()))
+        let now = Instant::now();
+        Ok(self.kept().answers.get(key).filter(|(end, _)| *end > now).map(|(_, answer)| answer.clone()))
     }
 
     async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, BoxError> {
-        Ok(self.now(|kept, now| {
-            if let Some(first) = kept.answers.get(key) {
-                return first.clone();
-            }
-            let key: Arc<str> = key.into();
-            kept.ends.insert((now + keep.min(MOST), Arc::clone(&key)));
-            kept.answers.insert(key, answer.clone());
-            answer
-        }))
+        let (now, mut kept) = (Instant::now(), self.kept());
+        if kept.answers.len() >= kept.full {
+            kept.answers.retain(|_, (end, _)| *end > now);
+            kept.full = 2 * kept.answers.len() + 1_000; // so that an answer costs the same on average, however many there are
+        }
+        let first = kept.answers.entry(key.to_owned()).or_insert((now, Bytes::new()));
+        if first.0 <= now {
+            *first = (now + keep.min(MOST), answer);
+        }
+        Ok(first.1.clone())
     }
 }
 

@@ -19,7 +19,8 @@ use crate::key::{Choice, KeyExtractor, method_and_path, scoped};
 /// async fn pay(Extension(attempt): Extension<Attempt>) -> Response {
 ///     let response = http::Response::builder().status(201).body(Bytes::from("paid")).unwrap_or_default();
 ///     // In one transaction: the charge, and
-///     //   INSERT INTO answers (key, answer, until) VALUES (…) ON CONFLICT (key) DO NOTHING
+///     //   INSERT INTO answers (key, answer, until) VALUES (…) ON CONFLICT (key) DO UPDATE
+///     //   SET answer = excluded.answer, until = excluded.until WHERE answers.until <= now()
 ///     // If that inserts no row, roll back. The layer answers with what is stored.
 ///     let (key, answer) = (attempt.key(), attempt.answer(&response));
 ///     # let _ = (key, answer);
@@ -35,7 +36,7 @@ pub struct Attempt {
 
 impl Attempt {
     /// Describes a request whose body was read.
-    pub(super) fn new(key: String, request: &Request<()>, body: &[u8]) -> Self {
+    pub(super) fn new(prefix: &str, key: &str, request: &Request<()>, body: &[u8]) -> Self {
         // Two spellings of a path are one request.
         let path = match scoped("", method_and_path()).extract(request) {
             Choice::Lock(path) => path,
@@ -43,16 +44,17 @@ impl Attempt {
         };
         let query = request.uri().query().unwrap_or_default();
         let fingerprint = format!("{:032x}", fingerprint([path.as_bytes(), query.as_bytes(), body]));
-        Self { key: key.into(), fingerprint: fingerprint.into() }
+        Self { key: format!("{prefix}{key}").into(), fingerprint: fingerprint.into() }
     }
 
-    /// Returns the key of the answer: scope, principal and idempotency key.
+    /// Returns the key of the answer: the prefix of the manager, scope, principal and idempotency key.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Returns an answer in the form in which [`Answers`](super::Answers) have it, with the headers that are kept.
+    /// Returns an answer in the form in which [`Answers`](super::Answers) have it, with the headers that are kept. It is for HTTP: the
+    /// status of gRPC is in trailers, which it does not have.
     #[must_use]
     pub fn answer(&self, response: &Response<Bytes>) -> Bytes {
         record::write(&self.fingerprint, response.status(), response.headers(), None, response.body())
@@ -77,7 +79,7 @@ mod tests {
     fn a_fingerprint_is_that_of_method_path_query_and_body() {
         let of = |method: &str, path: &str, body: &str| {
             let request = Request::builder().method(method).uri(path).body(()).unwrap();
-            Attempt::new(String::new(), &request, body.as_bytes()).fingerprint
+            Attempt::new("", "", &request, body.as_bytes()).fingerprint
         };
         // Stored answers outlive a version of this crate.
         assert_eq!(&*of("POST", "/pay?a", "b"), "5dbce2dafe7255c4cbe20bd3dc2b6dc7");

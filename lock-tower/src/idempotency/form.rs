@@ -48,16 +48,18 @@ impl<R: Body, E> Form<tonic::body::Body, R, E> for crate::grpc::Grpc {
 
     fn is_final(head: &Parts, trailers: Option<&HeaderMap>) -> bool {
         use tonic::Code::{
-            Aborted, Cancelled, DataLoss, DeadlineExceeded, Internal, ResourceExhausted, Unavailable, Unknown,
+            Aborted, Cancelled, DataLoss, DeadlineExceeded, Internal, ResourceExhausted, Unauthenticated, Unavailable,
+            Unknown,
         };
 
         // The status of a stream of messages is in trailers that have not come yet.
         let status = trailers.and_then(tonic::Status::from_header_map);
         let code =
             status.or_else(|| tonic::Status::from_header_map(&head.headers)).map_or(tonic::Code::Ok, |s| s.code());
-        let retried =
-            [Cancelled, Unknown, DeadlineExceeded, ResourceExhausted, Aborted, Internal, Unavailable, DataLoss];
-        head.status.is_success() && !invites_a_retry(head) && !retried.contains(&code)
+        let of_now = [Cancelled, Unknown, DeadlineExceeded, ResourceExhausted, Unauthenticated];
+        let of_the_server = [Aborted, Internal, Unavailable, DataLoss];
+        let is_retried = of_now.contains(&code) || of_the_server.contains(&code);
+        head.status.is_success() && !invites_a_retry(head) && !is_retried
     }
 
     fn answer(problem: Problem) -> Response<Bytes> {
@@ -67,5 +69,8 @@ impl<R: Body, E> Form<tonic::body::Body, R, E> for crate::grpc::Grpc {
 
 /// Whether an answer says so, or is the refusal of a lock inside, by another layer or by a handler.
 fn invites_a_retry(head: &Parts) -> bool {
-    head.headers.contains_key(header::RETRY_AFTER) || head.extensions.get::<lock_core::Error>().is_some()
+    let of_now = matches!(head.status.as_u16(), 401 | 408 | 425 | 429);
+    // A 202 with the header says when to look for what was begun.
+    let retry_after = head.status.is_client_error() && head.headers.contains_key(header::RETRY_AFTER);
+    of_now || retry_after || head.extensions.get::<lock_core::Error>().is_some()
 }

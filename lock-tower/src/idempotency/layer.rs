@@ -77,10 +77,10 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     }
 
     /// Sets how long a duplicate waits for the answer of the first request. Default: 2 seconds. After that it is answered with 409,
-    /// in gRPC with `ABORTED`; with zero at once, as the draft of the IETF has it.
+    /// in gRPC with `ABORTED`; with zero at once, as the draft of the IETF has it. The longest wait is 100 years.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+        self.wait = wait.min(MOST);
         self
     }
 
@@ -168,7 +168,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             return Some("with permits several requests of a key would run at once; leave them out".to_owned());
         }
         let address = self.answers.address().filter(|_| !self.is_beside_the_locks)?;
-        self.lock.health().nodes().iter().any(|node| node.address() == address).then(|| {
+        self.lock.manager.health().nodes().iter().any(|node| node.address() == address).then(|| {
             format!(
                 "the answers would fill {address}, which has the locks; use another server, or set `beside_the_locks`"
             )

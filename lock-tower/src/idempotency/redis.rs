@@ -13,7 +13,7 @@ use crate::error::BoxError;
 /// [`beside_the_locks`](super::IdempotencyLayer::beside_the_locks) is set. A server that evicts or forgets answers lets duplicates run again: use
 /// `noeviction` and persistence if that matters.
 ///
-/// An answer is stored by `SET … NX PX`, as `answer:` and the key. Any connection of the redis crate will do that is cloned cheaply;
+/// An answer is stored by `SET … NX PX`, as `answer:`, the prefix of the manager, and the key. Any connection of the redis crate will do that is cloned cheaply;
 /// `ConnectionManager` reconnects.
 ///
 /// # Examples

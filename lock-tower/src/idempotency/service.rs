@@ -11,7 +11,14 @@ use tokio::{runtime::Handle, time::Instant};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{answers::Answers, attempt::Attempt, form::Form, layer::IdempotencyLayer, steps, steps::Stop};
+use super::{
+    answers::{Answers, MOST},
+    attempt::Attempt,
+    form::Form,
+    layer::IdempotencyLayer,
+    steps,
+    steps::Stop,
+};
 use crate::{
     acquiring::Guard,
     body::ResponseBody,
@@ -82,10 +89,11 @@ where
                 // Before the lease: a client that stalls in its upload keeps no key.
                 let body = steps::read_request(body, layer.limit).await?;
                 let request = Request::from_parts(head, ());
-                let attempt = Attempt::new(key, &request, &body);
+                let attempt = Attempt::new(lock.manager.prefix(), &key, &request, &body);
                 layer.look(&attempt).await?;
-                let wait = time_left.unwrap_or(layer.wait).min(layer.wait);
-                let guard = Guard::One(layer.acquire(&attempt, Instant::now() + wait).await?);
+                let until = Instant::now() + layer.wait;
+                let until = time_left.map_or(until, |left| until.min(begun + left.min(MOST)));
+                let guard = Guard::One(layer.acquire(key, &attempt, until).await?);
                 let mut request = request.map(|()| P::body(body));
                 guard.attach(&lock.protocol, &mut request);
                 if time_left.is_some() {

@@ -1,6 +1,6 @@
 //! The steps of a request. The module's documentation says why they have this order; none of them may move.
 
-use std::{future::poll_fn, pin::Pin, slice, time::Duration};
+use std::{future::poll_fn, pin::Pin, slice, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes};
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -24,6 +24,7 @@ use crate::{
     layer::MAX_HOLD,
     refusal::Refusal,
     shared::shown,
+    until::Task,
 };
 
 /// What a request is told in place of the handler's own answer.
@@ -48,9 +49,13 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             _ => return Err(Stop::Problem(Problem::KEY_UNUSABLE)),
         };
         let no_principal =
-            "a request has no principal; let the closure of an `IdempotencyLayer` return text or an error";
+            "a request has no principal, or an empty one; let the closure of its layer return text or an error";
+        // All clients with an empty one would be one client.
+        let is_named = |whose: &str| {
+            whose.strip_prefix(self.lock.key.scope).is_some_and(|rest| rest != ":" && !rest.starts_with("::"))
+        };
         match self.lock.key.extract(request) {
-            Choice::Lock(whose) => Ok(Some(format!("{whose}:{}", part(&idempotency_key)))),
+            Choice::Lock(whose) if is_named(&whose) => Ok(Some(format!("{whose}:{}", part(&idempotency_key)))),
             Choice::Refuse(error) => Err(Stop::Lock(Refusal::Key(error))),
             _ => Err(Stop::Lock(Refusal::Key(Mistake(no_principal.to_owned()).into()))),
         }
@@ -75,8 +80,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     }
 
     /// Waits until it is the turn of a request to run.
-    pub(super) async fn acquire(&self, attempt: &Attempt, until: Instant) -> Result<LockGuard, Stop> {
-        let key = attempt.key().to_owned();
+    pub(super) async fn acquire(&self, key: String, attempt: &Attempt, until: Instant) -> Result<LockGuard, Stop> {
         let _place = self.lock.admit(slice::from_ref(&key)).map_err(|error| Stop::Lock(Refusal::Overloaded(error)))?;
         let ask = |is_shared, wait| self.lock.request(&key, is_shared).wait(wait).acquire();
         let left = || until.saturating_duration_since(Instant::now());
@@ -93,12 +97,13 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
 
     /// Runs the handler under the lease, and stores its answer before the lease is released.
     pub(super) async fn run<S, B, R>(
-        &self,
+        self: Arc<Self>,
         mut service: S,
         request: Request<B>,
         attempt: &Attempt,
     ) -> Result<Result<Response<ResponseBody<R>>, S::Error>, Stop>
     where
+        K: Send + Sync + 'static,
         S: Service<Request<B>, Response = Response<R>>,
         P: Form<B, R, S::Error>,
         R: Body<Error: Into<BoxError>>,
@@ -107,7 +112,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         self.look(attempt).await?;
         let (head, body) = match service.call(request).await {
             Ok(response) => response.into_parts(),
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return self.look_for_own(attempt).await.map(|()| Err(error)),
         };
         let (mut rest, mut data) = (Box::pin(body), Vec::new());
         let end = timeout(STREAMS, read(rest.as_mut(), self.limit, &mut data)).await.unwrap_or(Err(None));
@@ -117,11 +122,15 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
                 Ok(_) => record::write(&attempt.fingerprint, head.status, &head.headers, trailers, &data),
                 Err(_) => record::write_not_kept(&attempt.fingerprint),
             };
-            let held = self.put(attempt, &mine).await?;
+            // In a task of its own: a lease that is lost now must not lose the answer, too.
+            let put = Arc::clone(&self).put(attempt.clone(), mine.clone());
+            let held = Task::spawn(put).await?;
             // What the store holds is the answer. Two requests have run if a lease was lost, and both clients must be told the same.
             if held != mine {
                 self.judge(Ok(Some(held)), attempt).map_or(Ok(()), Err)?;
             }
+        } else {
+            self.look_for_own(attempt).await?;
         }
         let body = match end {
             Ok(trailers) => ResponseBody::buffered(data, None, trailers.map(Ok)),
@@ -131,9 +140,17 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         Ok(Ok(Response::from_parts(head, body)))
     }
 
-    /// Stores an answer unless there is one, and returns the one that is stored. The effect has happened, so it tries as long as there is
-    /// a lease: nobody else runs meanwhile.
-    async fn put(&self, attempt: &Attempt, mine: &Bytes) -> Result<Bytes, Stop> {
+    /// Looks for an answer that the handler has stored itself, before it failed. Without one its own answer is told.
+    async fn look_for_own(&self, attempt: &Attempt) -> Result<(), Stop> {
+        match self.look(attempt).await {
+            Err(stop @ Stop::Kept(_)) => Err(stop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores an answer unless there is one, and returns the one that is stored. The effect has happened, so it tries again. While there is
+    /// a lease, nobody else runs meanwhile.
+    async fn put(self: Arc<Self>, attempt: Attempt, mine: Bytes) -> Result<Bytes, Stop> {
         let tries = async {
             let mut pause = Duration::from_millis(20);
             loop {
@@ -145,7 +162,6 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
                 pause = (2 * pause).min(Duration::from_secs(1));
             }
         };
-        // A lease may be lost and its work go on, if `on_lost` says so.
         timeout(MAX_HOLD, tries).await.map_err(|_| Stop::Problem(Problem::NOT_STORED))
     }
 

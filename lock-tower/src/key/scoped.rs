@@ -53,7 +53,7 @@ pub fn scoped<P>(scope: &'static str, parts: P) -> Scoped<P> {
 /// The extractor of [`scoped`].
 #[derive(Clone, Copy, Debug)]
 pub struct Scoped<P> {
-    scope: &'static str,
+    pub(crate) scope: &'static str,
     parts: P,
 }
 

@@ -1,7 +1,8 @@
 //! The store in memory.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use lock_tower::idempotency::{Answers, MemoryAnswers};
 
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
@@ -23,4 +24,15 @@ async fn attack_12_an_answer_is_kept_for_its_time_and_no_longer() {
     assert!(there("short").await && !there("long").await);
     tokio::time::advance(A_DAY).await;
     assert!(!there("short").await && there("forever").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_over_takes_no_memory() {
+    let (answers, count) = (MemoryAnswers::new(), Arc::<[u8]>::from(*b"1"));
+    for number in 0..10_000 {
+        let answer = Bytes::from_owner(Arc::clone(&count));
+        answers.put_if_absent(&number.to_string(), answer, Duration::from_secs(10)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert!(Arc::strong_count(&count) < 2_000, "{}", Arc::strong_count(&count));
 }

@@ -108,9 +108,32 @@ async fn attack_10_a_stranger_s_key_is_another_key() {
     ask(&service, nobody).await.is_refused(400, "lock_key");
     // The principal of a closure may not be left out either: a request would run without a lock.
     let whose = scoped("payments", |_: &Request| None::<String>);
-    let service = bank.routes().route_layer(IdempotencyLayer::http(manager, whose, MemoryAnswers::new()));
+    let service = bank.routes().route_layer(IdempotencyLayer::http(manager.clone(), whose, MemoryAnswers::new()));
     ask(&service, request("a", "1", "42")).await.is_refused(500, "lock_misconfigured");
+    // Nor may it be empty: all clients without a name would be one.
+    let routes = bank.routes().route_layer(IdempotencyLayer::http(
+        manager.clone(),
+        scoped("payments", |_: &Request| ""),
+        MemoryAnswers::new(),
+    ));
+    ask(&routes, request("a", "1", "42")).await.is_refused(500, "lock_misconfigured");
+    let first_of_two = scoped("payments", (|_: &Request| "", |_: &Request| "shop"));
+    let routes = bank.routes().route_layer(IdempotencyLayer::http(manager, first_of_two, MemoryAnswers::new()));
+    ask(&routes, request("a", "1", "42")).await.is_refused(500, "lock_misconfigured");
     assert_eq!(bank.charges(), 2);
+}
+
+#[tokio::test]
+async fn a_prefix_of_the_manager_separates_answers_too() {
+    let (answers, bank) = (MemoryAnswers::new(), Bank::open());
+    for (prefix, charge) in [("test:", "charge 1"), ("live:", "charge 2")] {
+        let manager = LockManager::builder().url("memory://prefixes").prefix(prefix).build().unwrap();
+        let service = bank.routes().route_layer(layer(&manager, &answers));
+        for _ in 0..2 {
+            ask(&service, request("a", "1", "42")).await.is(201, charge);
+        }
+        assert!(answers.get(&format!("{prefix}payments:a:1")).await.unwrap().is_some());
+    }
 }
 
 #[tokio::test]
@@ -162,7 +185,11 @@ async fn attack_15_answers_that_invite_a_retry_are_not_kept_and_all_others_are()
         (204, true),
         (303, true),
         (400, true),
+        (401, false),
         (402, true),
+        (408, false),
+        (425, false),
+        (429, false),
         (499, true),
         (500, false),
         (503, false),
@@ -199,6 +226,20 @@ async fn refusals_of_a_lock_inside_are_not_kept() {
     let service = busy.route_layer(layer(&manager, &answers));
     assert_eq!(ask(&service, request("a", "2", "42")).await.status, 409);
     assert_eq!(answers.get("payments:a:2").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_answer_that_says_when_to_look_again_is_kept_unless_it_is_an_error() {
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let accept = {
+        let bank = bank.clone();
+        async move || (http::StatusCode::ACCEPTED, [("retry-after", "1")], format!("job {}", bank.charge().await))
+    };
+    let service = Router::new().route("/pay", post(accept)).route_layer(layer(&manager, &MemoryAnswers::new()));
+    for _ in 0..2 {
+        ask(&service, request("a", "1", "42")).await.is(202, "job 1");
+    }
+    assert_eq!(bank.charges(), 1);
 }
 
 #[tokio::test]
@@ -339,6 +380,87 @@ async fn a_handler_sees_its_lease_and_can_store_its_answer_itself() {
     let replayed = ask(&service, request("a", "1", "42")).await;
     replayed.is(200, "from the transaction");
     assert!(replayed.is_replayed());
+}
+
+#[tokio::test]
+async fn an_answer_that_the_handler_has_stored_is_told_though_it_fails_after_that() {
+    let (manager, answers) = (LockManager::in_memory(), MemoryAnswers::new());
+    let store = answers.clone();
+    // The header `x-error` asks for an error of the service in place of a 500.
+    let inner = service_fn(move |request: Request| {
+        let store = store.clone();
+        async move {
+            let attempt = request.extensions().get::<Attempt>().unwrap();
+            let paid = Response::new(Bytes::from("paid"));
+            store.put_if_absent(attempt.key(), attempt.answer(&paid), Duration::from_secs(60)).await?;
+            if request.headers().contains_key("x-error") {
+                return Err("failed".into());
+            }
+            Ok::<_, lock_tower::BoxError>(Response::builder().status(500).body(Body::from("failed"))?)
+        }
+    });
+    let service = layer(&manager, &answers).layer(inner);
+    for key in ["status", "error"] {
+        let mut request = request("a", key, "42");
+        if key == "error" {
+            request.headers_mut().insert("x-error", 1.into());
+        }
+        let response = service.clone().oneshot(request).await.unwrap();
+        told(response.map(Body::new)).await.is(200, "paid");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attack_2_an_answer_in_hand_is_stored_though_the_lease_is_lost() {
+    let _limit = limit();
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let (answers, doors) = (MemoryAnswers::new(), Bank::closed());
+    let service = bank.routes().route_layer(layer(&manager, &Slow(answers, doors.clone())));
+    let first = tokio::spawn({
+        let service = service.clone();
+        async move { ask(&service, request("a", "1", "42")).await }
+    });
+    until("the answer is to be stored", || doors.charges() == 1).await;
+    manager.force_release("payments:a:1").await.unwrap();
+    soon(first).await.unwrap().is_refused(500, "lock_lost");
+    doors.open_doors();
+    until("the answer is stored", || doors.done() == 1).await;
+    ask(&service, request("a", "1", "42")).await.is(201, "charge 1");
+    assert_eq!(bank.charges(), 1);
+}
+
+/// A store that takes an answer when its doors are open.
+#[derive(Clone, Debug)]
+struct Slow(MemoryAnswers, Bank);
+
+impl Answers for Slow {
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, lock_tower::BoxError> {
+        self.0.get(key).await
+    }
+
+    async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, lock_tower::BoxError> {
+        self.1.charge().await;
+        self.0.put_if_absent(key, answer, keep).await
+    }
+}
+
+#[tokio::test]
+async fn a_duplicate_may_wait_for_ever() {
+    let _limit = limit();
+    let (manager, bank) = (LockManager::in_memory(), Bank::closed());
+    let service = bank.routes().route_layer(layer(&manager, &MemoryAnswers::new()).wait(Duration::MAX));
+    let ask_one = || {
+        let service = service.clone();
+        tokio::spawn(async move { ask(&service, request("a", "1", "42")).await })
+    };
+    let first = ask_one();
+    until("the handler runs", || bank.charges() == 1 || first.is_finished()).await;
+    assert!(!first.is_finished(), "it has panicked");
+    let duplicate = ask_one();
+    until_waited_for(&manager, "payments:a:1").await;
+    bank.open_doors();
+    soon(first).await.unwrap().is(201, "charge 1");
+    soon(duplicate).await.unwrap().is(201, "charge 1");
 }
 
 #[tokio::test]
