@@ -316,7 +316,9 @@ mod duplicates {
     async fn charge_once(account: u64, ledger: &Ledger, attempt: &Attempt) -> Result<Response> {
         let receipt = Response::new(Bytes::from_static(b"charged"));
         let answer = attempt.answer(&receipt);
-        let is_first = ledger.charge(account, attempt.key(), &answer).await?; // INSERT both, ON CONFLICT DO NOTHING
+        // INSERT INTO charges …; INSERT INTO answers (key, answer, until) VALUES (…) ON CONFLICT (key) DO UPDATE
+        //     SET answer = excluded.answer, until = excluded.until WHERE answers.until <= now();
+        let is_first = ledger.charge(account, attempt.key(), &answer).await?; // no row: rolled back
         if !is_first {
             return Err("another key than that of the test".into());
         }
