@@ -140,8 +140,8 @@ async fn attack_14_ten_thousand_duplicates_of_one_key_get_one_answer() {
     }
     judge.rules(1, DUPLICATES);
     let (read, stored) = (answers.calls_of("get").await, answers.calls_of("set").await);
-    // One look before the lease; a second one of the first, or of a duplicate that had to wait.
-    assert!(read <= 2 * DUPLICATES as u64, "{read}");
+    // Two looks as a rule: before the lease, and under it. A third one of those that shared the key before any had run.
+    assert!(read <= 3 * DUPLICATES as u64, "{read}");
     assert_eq!(stored, 1);
     for manager in managers {
         manager.shutdown(SOON).await;
