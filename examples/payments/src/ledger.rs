@@ -1,4 +1,4 @@
-//! The charges and the answers, in one SQLite. The statements are those of PostgreSQL, too, but for the clock.
+//! The charges and the answers, in one SQLite. The statements are written as for PostgreSQL, except for the clock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
