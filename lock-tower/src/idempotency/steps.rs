@@ -99,8 +99,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     pub(super) async fn run<S, B, R>(
         self: Arc<Self>,
         mut service: S,
-        request: Request<B>,
+        mut request: Request<B>,
         attempt: &Attempt,
+        begun: Instant,
     ) -> Result<Result<Response<ResponseBody<R>>, S::Error>, Stop>
     where
         K: Send + Sync + 'static,
@@ -110,6 +111,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     {
         // The first look was before the lease: another request may have stored its answer in between.
         self.look(attempt).await?;
+        self.lock.protocol.waited(&mut request, begun.elapsed()); // with both looks
         let (head, body) = match service.call(request).await {
             Ok(response) => response.into_parts(),
             Err(error) => return self.look_for_own(attempt).await.map(|()| Err(error)),
