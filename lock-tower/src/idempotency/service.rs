@@ -104,7 +104,7 @@ where
             };
             match steps.await {
                 Ok(answer) => answer,
-                Err(Stop::Kept(kept)) => Ok(steps::replay(kept)),
+                Err(Stop::Kept(kept)) => Ok(steps::replay(*kept)),
                 Err(Stop::Lock(refusal)) => refuse(&lock.protocol, lock.name_of(), refusal),
                 Err(Stop::Problem(problem)) => {
                     tracing::debug!(
