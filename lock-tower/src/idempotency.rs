@@ -113,7 +113,7 @@
 //!
 //! A handler that died before the commit has done nothing. One that died after it is found by the next request. One that lost its lease
 //! inserts no row. The layer answers with what is stored, so it does not matter what the handler returns then. `example-payments` does this
-//! with SQLite. This is for HTTP: [`Attempt::answer`] has no trailers, where gRPC has its status. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
+//! with SQLite, and a test of `example-axum-shop` with PostgreSQL, in processes that are killed. This is for HTTP: [`Attempt::answer`] has no trailers, where gRPC has its status. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
 //!
 //! # Attacks
 //!

@@ -96,18 +96,15 @@ where
                 let guard = Guard::One(layer.acquire(key, &attempt, until).await?);
                 let mut request = request.map(|()| P::body(body));
                 guard.attach(&lock.protocol, &mut request);
-                if time_left.is_some() {
-                    lock.protocol.waited(&mut request, begun.elapsed());
-                }
                 request.extensions_mut().insert(attempt.clone());
                 let layer = Arc::clone(&layer);
                 // In a task of its own: a client that hangs up must not leave the work half done.
-                let work = async move { layer.run(service, request, &attempt).await };
+                let work = async move { layer.run(service, request, &attempt, begun).await };
                 Detached::work(guard, work).await.map_err(Refusal::Lost).map_err(Stop::Lock)?.0
             };
             match steps.await {
                 Ok(answer) => answer,
-                Err(Stop::Kept(kept)) => Ok(steps::replay(kept)),
+                Err(Stop::Kept(kept)) => Ok(steps::replay(*kept)),
                 Err(Stop::Lock(refusal)) => refuse(&lock.protocol, lock.name_of(), refusal),
                 Err(Stop::Problem(problem)) => {
                     tracing::debug!(

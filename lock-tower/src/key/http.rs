@@ -138,11 +138,16 @@ pub struct MethodAndPath(());
 
 impl<B> Parts<Request<B>> for MethodAndPath {
     fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
-        let mut part = format!("{} ", request.method());
-        normalise(uri(request).path(), &mut part);
-        key.part(&part);
+        key.part(&spelled(request));
         Ok(())
     }
+}
+
+/// The method and the path, in one spelling.
+pub(crate) fn spelled<B>(request: &Request<B>) -> String {
+    let mut spelled = format!("{} ", request.method());
+    normalise(uri(request).path(), &mut spelled);
+    spelled
 }
 
 fn uri<B>(request: &Request<B>) -> &Uri {

@@ -4,7 +4,7 @@ use super::{
     Queues, TURN,
     candidate::{CHECK, Candidate},
     in_flight::Item,
-    line::{Line, Standing, WaiterId},
+    line::{Line, Standing, TOGETHER, WaiterId},
 };
 use crate::{
     backend::{BusyReason, Grant},
@@ -52,8 +52,11 @@ impl Queues {
 
     /// Offers a hold to a waiter, whose turn has come.
     pub(super) fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
+        let shares = self.beside.get(&self.lines.waiter(id).key).map_or(0, Vec::len);
         self.lines.take_out(id, Standing::Turn(hold, arc));
-        self.wheel.set(id, now + TURN);
+        // Thousands who share a key are woken at once, and polled one after another. Those that missed their turns would ask again, all
+        // of them, each time that a few have been polled.
+        self.wheel.set(id, now + TURN.saturating_mul(1 + u32::try_from(shares / TOGETHER).unwrap_or(u32::MAX - 1)));
         self.wake(id);
     }
 
