@@ -11,7 +11,7 @@ use super::{
     link::{Link, Refusal},
     place::Access,
     rights::{self, Missing},
-    verdict::Unknown,
+    verdict::Verdict,
 };
 
 /// The answers of one server.
@@ -54,7 +54,7 @@ impl Facts {
     }
 
     /// Returns a field of `INFO`; `None` if this server has no such field.
-    pub(super) fn field(&self, name: &str) -> Result<Option<&str>, Unknown> {
+    pub(super) fn field(&self, name: &str) -> Result<Option<&str>, Verdict> {
         match &self.info {
             Ok(info) => Ok(field(info, name)),
             Err(refusal) => Err(self.unknown(refusal, "INFO", "+info")),
@@ -62,27 +62,27 @@ impl Facts {
     }
 
     /// Returns a number in `INFO`; 0 if this server has no such field.
-    pub(super) fn number(&self, name: &str) -> Result<u64, Unknown> {
+    pub(super) fn number(&self, name: &str) -> Result<u64, Verdict> {
         Ok(self.field(name)?.and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
     /// Returns a setting of the server.
-    pub(super) fn setting(&self, name: &str) -> Result<&str, Unknown> {
+    pub(super) fn setting(&self, name: &str) -> Result<&str, Verdict> {
         match self.settings.iter().find(|(known, _)| *known == name) {
             Some((_, Ok(value))) => Ok(value),
             Some((_, Err(refusal))) => Err(self.unknown(refusal, &format!("CONFIG GET {name}"), CONFIG)),
-            None => Err(Unknown { reason: format!("{name} is not asked for"), remedy: String::new() }),
+            None => Err(Verdict::amber(format!("{name} is not asked for"), "")),
         }
     }
 
     /// Says why something is not known, and how to allow it.
-    pub(super) fn unknown(&self, refusal: &Refusal, command: &str, right: &str) -> Unknown {
+    pub(super) fn unknown(&self, refusal: &Refusal, command: &str, right: &str) -> Verdict {
         unknown(&self.access, refusal, command, right)
     }
 }
 
-/// Says why a command has no answer, and how to allow it.
-pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: &str) -> Unknown {
+/// Says why a command has no answer, and how to allow it. A missing answer is never red: it says nothing about the server.
+pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: &str) -> Verdict {
     let user = access.user();
     let (reason, remedy) = if refusal.is_denied() {
         let remedy = match right {
@@ -97,7 +97,7 @@ pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: 
     } else {
         (format!("{command} failed: {}", refusal.words), "to check it: run lockctl doctor again".to_owned())
     };
-    Unknown { reason, remedy }
+    Verdict::amber(format!("could not be checked: {reason}"), remedy)
 }
 
 /// Returns the value of a field of `INFO`, `CLUSTER INFO` and their like.

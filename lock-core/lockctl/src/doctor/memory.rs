@@ -1,12 +1,9 @@
 //! Checks of the server's memory: eviction, room, scripts.
 
-use super::{
-    facts::Facts,
-    verdict::{Unknown, Verdict},
-};
+use super::{facts::Facts, verdict::Verdict};
 
 /// A server that may evict a lock frees it early. The rule is that of the library's warning.
-pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Verdict> {
     let (limit, evicted) = (facts.number("maxmemory")?, facts.number("evicted_keys")?);
     let policy = facts.field("maxmemory_policy")?.unwrap_or("noeviction");
     Ok(match policy {
@@ -29,7 +26,7 @@ pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Unknown> {
 }
 
 /// A server whose memory is full refuses new leases.
-pub(super) fn room(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn room(facts: &Facts) -> Result<Verdict, Verdict> {
     let (limit, used) = (facts.number("maxmemory")?, facts.number("used_memory")?);
     let (limit, used, of) = if limit > 0 {
         (limit, used, "maxmemory")
@@ -49,7 +46,7 @@ pub(super) fn room(facts: &Facts) -> Result<Verdict, Unknown> {
 }
 
 /// Another program may fill the cache of scripts, which evicts that of the library or uses up the memory.
-pub(super) fn scripts(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn scripts(facts: &Facts) -> Result<Verdict, Verdict> {
     let (count, functions) = (facts.number("number_of_cached_scripts")?, facts.number("number_of_functions")?);
     // The second name is that of Redis 6.
     let own = facts.number("used_memory_scripts_eval")?.max(facts.number("used_memory_scripts")?);

@@ -126,7 +126,7 @@ pub(super) fn verdicts(facts: &Facts) -> Vec<Verdict> {
     let mut effects: Vec<(&Missing, Vec<&str>)> = Vec::new();
     let missing = match &facts.missing {
         Ok(missing) => missing,
-        Err(refusal) => return vec![facts.unknown(refusal, "a trial of the rights", "").into()],
+        Err(refusal) => return vec![facts.unknown(refusal, "a trial of the rights", "")],
     };
     for missing in missing {
         let is_alike = |other: &Missing| (other.need, other.is_unknown) == (missing.need, missing.is_unknown);

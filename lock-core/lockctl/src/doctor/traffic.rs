@@ -7,7 +7,7 @@ use humantime::format_duration;
 use super::{
     facts::{Facts, Times},
     memory::bytes,
-    verdict::{Unknown, Verdict},
+    verdict::Verdict,
 };
 
 /// Expiry and fencing tokens follow the server's clock.
@@ -71,7 +71,7 @@ pub(super) fn timeouts(ttl: Duration, command_timeout: Duration) -> Verdict {
 }
 
 /// Each manager has a connection.
-pub(super) fn clients(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn clients(facts: &Facts) -> Result<Verdict, Verdict> {
     let (count, limit) = (facts.number("connected_clients")?, facts.number("maxclients")?);
     let rejected = facts.number("rejected_connections")?;
     if limit == 0 {
@@ -86,7 +86,7 @@ pub(super) fn clients(facts: &Facts) -> Result<Verdict, Unknown> {
 }
 
 /// A connection that waits for replicas may be idle for ten seconds, and a heartbeat comes each second.
-pub(super) fn idle(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn idle(facts: &Facts) -> Result<Verdict, Verdict> {
     let seconds = facts.setting("timeout")?;
     Ok(match seconds.parse() {
         Ok(1..=10) => Verdict::amber(
@@ -99,7 +99,7 @@ pub(super) fn idle(facts: &Facts) -> Result<Verdict, Unknown> {
 }
 
 /// Without it the connections of dead machines stay.
-pub(super) fn keepalive(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn keepalive(facts: &Facts) -> Result<Verdict, Verdict> {
     Ok(match facts.setting("tcp-keepalive")? {
         "0" => Verdict::amber(
             "tcp-keepalive is 0: connections of machines that died count for maxclients for ever",
@@ -110,7 +110,7 @@ pub(super) fn keepalive(facts: &Facts) -> Result<Verdict, Unknown> {
 }
 
 /// The connection of a manager receives messages. If more wait for it than the limit, the server closes it.
-pub(super) fn buffer(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn buffer(facts: &Facts) -> Result<Verdict, Verdict> {
     let limits = facts.setting("client-output-buffer-limit")?;
     // Such as `normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60`.
     let mut words = limits.split(' ').skip_while(|word| *word != "pubsub").skip(1);
