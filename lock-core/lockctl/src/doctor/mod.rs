@@ -167,7 +167,6 @@ fn checks(facts: &Facts, context: Context) -> Vec<Row> {
         ("failover", failover::of_node(facts, ttl)),
         ("clock", Some(traffic::clock(facts))),
         ("latency", Some(traffic::latency(facts, command_timeout))),
-        ("scripts", Some(memory::scripts(facts))),
         ("clients", Some(traffic::clients(facts))),
         ("timeout", Some(traffic::idle(facts))),
         ("tcp-keepalive", Some(traffic::keepalive(facts))),
