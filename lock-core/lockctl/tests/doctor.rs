@@ -170,11 +170,9 @@ fn what_no_test_can_do_to_a_server_is_noticed_too() {
             "amber",
             "the machine",
         ),
-        (&[("evicted_keys", "12")], "eviction", "amber", "12 keys were evicted"),
         (&[("aof_last_write_status", "err")], "persistence", "red", "the last write to the append-only file failed"),
         (&[("rdb_last_bgsave_status", "err")], "persistence", "red", "the last snapshot failed"),
         (&[("connected_clients", "80")], "clients", "amber", "80 of 100 connected"),
-        (&[("rejected_connections", "3")], "clients", "amber", "3 rejected"),
         (&[("redis_mode", "sentinel")], "role", "red", "redis+sentinel://"),
         (&[("redis_mode", "cluster")], "role", "red", "redis+cluster://"),
         (

@@ -4,13 +4,9 @@ use super::{facts::Facts, verdict::Verdict};
 
 /// A server that may evict a lock frees it early. The rule is that of the library's warning.
 pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Verdict> {
-    let (limit, evicted) = (facts.number("maxmemory")?, facts.number("evicted_keys")?);
+    let limit = facts.number("maxmemory")?;
     let policy = facts.field("maxmemory_policy")?.unwrap_or("noeviction");
     Ok(match policy {
-        "noeviction" if evicted > 0 => Verdict::amber(
-            format!("maxmemory-policy is noeviction, but {evicted} keys were evicted since the server started"),
-            "find out when the policy was changed: locks may have been lost until then",
-        ),
         "noeviction" => Verdict::green("maxmemory-policy is noeviction"),
         _ if limit == 0 => Verdict::amber(
             format!("maxmemory-policy is {policy}; it has no effect while maxmemory is 0"),

@@ -73,12 +73,11 @@ pub(super) fn timeouts(ttl: Duration, command_timeout: Duration) -> Verdict {
 /// Each manager has a connection.
 pub(super) fn clients(facts: &Facts) -> Result<Verdict, Verdict> {
     let (count, limit) = (facts.number("connected_clients")?, facts.number("maxclients")?);
-    let rejected = facts.number("rejected_connections")?;
     if limit == 0 {
         return Ok(Verdict::green(format!("{count} connected")));
     }
-    let found = format!("{count} of {limit} connected, {rejected} rejected since the server started");
-    Ok(if count.saturating_mul(5) >= limit.saturating_mul(4) || rejected > 0 {
+    let found = format!("{count} of {limit} connected");
+    Ok(if count.saturating_mul(5) >= limit.saturating_mul(4) {
         Verdict::amber(found, "raise maxclients, and look at CLIENT LIST for connections that nobody uses")
     } else {
         Verdict::green(found)
