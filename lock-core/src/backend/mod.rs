@@ -13,6 +13,7 @@
 mod calls;
 mod error;
 mod grant;
+#[cfg(feature = "redis")]
 mod host;
 mod memory;
 mod operation;
