@@ -108,10 +108,7 @@ impl Setup {
         command.stdin(Stdio::null()).stdout(log).stderr(twin);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         match command.spawn() {
-            Ok(child) => {
-                crate::history::serves(child.id());
-                Running { reaper: Some(Reaper::watch(child.id(), Some(&folder.path))), child }
-            }
+            Ok(child) => Running { reaper: Some(Reaper::watch(child.id(), Some(&folder.path))), child },
             Err(error) => cannot_start(&error),
         }
     }

@@ -4,6 +4,7 @@
 //! Nothing here fails, waits or reads a clock. Times are µs by the clock of the store, whose origin is its own.
 
 mod holders;
+mod place;
 mod queue;
 
 use std::{
@@ -13,9 +14,10 @@ use std::{
     time::Duration,
 };
 
+pub(super) use self::place::micros;
 pub use self::{
     holders::{Holders, Share},
-    queue::{Queue, Waiting},
+    place::{Queue, Waiting},
 };
 use super::{AIMS_WITHIN, Acquire, Grant, Operation, Outcome, Outcomes, Release, Renew, Token};
 use crate::{
@@ -350,10 +352,6 @@ impl Store {
             self.queues.shrink_to(self.sweep_above * 2);
         }
     }
-}
-
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// How far ahead the time may be until when somebody may be waiting.

@@ -323,16 +323,18 @@ impl Progress {
     }
 }
 
-impl LockRequest {
+impl<K> LockRequest<K> {
     /// The error for the caller.
-    fn failed(&self, error: Error) -> Error {
+    pub(super) fn failed(&self, error: Error) -> Error {
         match error.kind() {
-            // The queue does not know for how long it was to wait.
+            // The queue does not know for how long it was to wait, and a later key had only what was left of the wait.
             ErrorKind::Busy => error.busy_for(self.options.patience()),
             _ => error,
         }
     }
+}
 
+impl LockRequest {
     fn on_key(&self, error: Error) -> Error {
         self.keys.as_ref().map_or_else(Clone::clone, |key| error.on(key))
     }

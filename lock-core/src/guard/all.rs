@@ -15,7 +15,6 @@ use crate::{
     future::release::ReleaseAll,
     lease::Lease,
     leases::{EndedAll, Leases},
-    ttl::Ttl,
 };
 
 /// Several held leases, acquired by [`lock_all`](crate::LockManager::lock_all) and released when the guard is dropped.
@@ -55,14 +54,6 @@ impl LockAllGuard {
     /// See [`LockGuard::set_unfinished`].
     pub(crate) fn set_unfinished(&mut self, unfinished: bool) {
         self.guards.iter_mut().for_each(|guard| guard.set_unfinished(unfinished));
-    }
-
-    /// Whether all leases are held, or which one is lost.
-    pub(crate) fn check(&self, attempt: &'static str) -> Result<(), Error> {
-        self.guards
-            .iter()
-            .map(|guard| guard.lease.hold())
-            .try_for_each(|hold| hold.check().map_err(|end| hold.error(attempt, end)))
     }
 
     /// Returns the leases, whose clones can be sent to other tasks.
@@ -166,20 +157,7 @@ impl LockAllGuard {
     /// # guard.release().await }
     /// ```
     pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
-        extend(&self.guards, |_| Ttl::new(ttl)).await?;
-        Ok(self.remaining())
-    }
-
-    /// Extends every lease by `more`, in one round trip, and returns the shortest of the remaining times. See
-    /// [`LockGuard::extend_by`].
-    ///
-    /// # Errors
-    /// As [`extend`](Self::extend).
-    ///
-    /// # Cancel safety
-    /// As [`LockGuard::extend`].
-    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
-        extend(&self.guards, |guard| guard.ttl_for(more)).await?;
+        extend(&self.guards, ttl).await?;
         Ok(self.remaining())
     }
 
