@@ -72,6 +72,51 @@ fn a_fault_excuses_the_wait_within_it_and_no_more() {
     assert_eq!(broken(&history(fault(40.0, 0.0).with(never_back))), NONE, "one that never ends");
 }
 
+/// A key that is free from 52 on, and a waiter that gets it at 600, so that it waits for 548 ms: 298 more than the bound.
+fn waits_too_long(standstills: &[Event]) -> Vec<Event> {
+    let waits = [acquire("p1", 1, 0.0, 2.0), release("p1", 1, 50.0, 52.0), acquire("p2/t3", 2, 10.0, 600.0)];
+    [&waits, standstills].concat()
+}
+
+#[test]
+fn a_wait_is_excused_for_as_long_as_its_process_stood_still() {
+    assert_eq!(broken(&waits_too_long(&[])), [Rule::LeftWaiting]);
+    assert_eq!(broken(&waits_too_long(&[standstill("p2", 100.0, 398.5)])), NONE);
+    assert_eq!(broken(&waits_too_long(&[standstill("p2", 100.0, 397.5)])), [Rule::LeftWaiting]);
+}
+
+#[test]
+fn standstills_add_up_and_count_once_and_within_the_wait() {
+    let parts = [standstill("p2", 100.0, 250.0), standstill("p2", 300.0, 448.5)];
+    assert_eq!(broken(&waits_too_long(&parts)), NONE);
+    let overlapping = [standstill("p2", 100.0, 250.0), standstill("p2", 150.0, 300.0)];
+    assert_eq!(broken(&waits_too_long(&overlapping)), [Rule::LeftWaiting]);
+    let outside = [standstill("p2", 0.0, 52.0), standstill("p2", 600.0, 1_000.0)];
+    assert_eq!(broken(&waits_too_long(&outside)), [Rule::LeftWaiting]);
+    // Until the release comes back, the holder may have the key.
+    assert_eq!(broken(&waits_too_long(&[standstill("p2", 0.0, 349.0)])), [Rule::LeftWaiting]);
+    assert_eq!(broken(&waits_too_long(&[standstill("p2", 0.0, 351.0)])), NONE);
+}
+
+#[test]
+fn standstills_excuse_their_own_process_and_those_of_the_test_everybody() {
+    assert_eq!(broken(&waits_too_long(&[standstill("p1", 60.0, 600.0)])), [Rule::LeftWaiting]);
+    assert_eq!(broken(&waits_too_long(&[standstill("nemesis", 100.0, 398.5)])), NONE);
+    let both = [standstill("nemesis", 100.0, 250.0), standstill("p2", 200.0, 398.5)];
+    assert_eq!(broken(&waits_too_long(&both)), NONE);
+    let at_once = [standstill("nemesis", 100.0, 300.0), standstill("p2", 100.0, 300.0)];
+    assert_eq!(broken(&waits_too_long(&at_once)), [Rule::LeftWaiting]);
+}
+
+#[test]
+fn a_standstill_excuses_nothing_but_waiting() {
+    let stands = [standstill("p1", 0.0, 2_000.0), standstill("p2", 0.0, 2_000.0), standstill("nemesis", 0.0, 2_000.0)];
+    let two_holders = [acquire("p1", 1, 0.0, 2.0), acquire("p2", 2, 100.0, 102.0)];
+    assert_eq!(broken(&[&stands[..], &two_holders].concat()), [Rule::TwoHolders]);
+    let after_its_deadline = [acquire("p1", 1, 0.0, 2.0), check("p1", 1, 1_000.0, true)];
+    assert_eq!(broken(&[&stands[..], &after_its_deadline].concat()), [Rule::ValidAfterEnd]);
+}
+
 #[test]
 fn a_killed_holder_blocks_for_its_ttl() {
     // Renewed at 400 at the latest, when it was killed.

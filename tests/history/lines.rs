@@ -81,6 +81,10 @@ pub(crate) fn fault(from: f64, to: f64) -> Event {
     Event::new("nemesis", Op::Fault, from).with(|event| event.t_return = Some(to))
 }
 
+pub(crate) fn standstill(process: &str, from: f64, to: f64) -> Event {
+    Event::new(process, Op::Standstill, from).with(|event| event.t_return = Some(to))
+}
+
 pub(crate) fn foreign(process: &str, token: &str, from: f64, to: f64) -> Event {
     call(process, Op::Acquire, from, to).with(|event| {
         event.token = Some(token.to_owned());

@@ -4,8 +4,8 @@ use std::mem;
 
 use lock_core::LockManager;
 use lock_tests::{
-    RedisServer,
-    history::{Recorded, Register, Run, judged, judged_by, now},
+    RedisServer, actor,
+    history::{Recorded, Register, Run, judged_by, now},
 };
 use tokio::time::{sleep, timeout};
 
@@ -19,7 +19,9 @@ fn client(run: &Run, manager: &LockManager) -> Recorded {
 
 /// What is in the files, in order, judged.
 fn written(run: &Run) -> Vec<Event> {
-    let mut events = judged(run).events().to_vec();
+    let history = run.history().expect("the files can be read");
+    Checker::new().assert_clean(&history);
+    let mut events = history.events().to_vec();
     events.sort_by(|a, b| a.t_invoke.total_cmp(&b.t_invoke));
     events
 }
@@ -141,4 +143,23 @@ async fn a_call_that_takes_longer_than_a_lease_hides_no_renewal() {
     // The judge finds no fault in it.
     let renewals = ops(&written(&run)).into_iter().filter(|(op, _)| *op == Op::Extend).count();
     assert!(renewals > 1, "{renewals}");
+}
+
+#[tokio::test]
+async fn a_process_that_is_stopped_has_stood_still_until_it_goes_on() {
+    let (server, run) = (RedisServer::start().await, Run::new("recording-standstill"));
+    let mut stopped = actor!(run, server.url(), "stopped").await;
+    stopped.acquire("k", TTL).await;
+    stopped.process.pause();
+    let from = now();
+    sleep(Duration::from_millis(400)).await;
+    let to = now();
+    stopped.process.resume();
+    // What it writes down next comes after its standstill.
+    assert_eq!(stopped.tell("release").await, "released");
+    let history = run.history().expect("the files can be read");
+    let stood = history.stood_still("stopped", from, to);
+    assert!(stood > (to - from) * 0.9 && stood <= to - from, "{stood} of {} ms", to - from);
+    assert!(history.stood_still("stopped", from - 60_000.0, from - 50_000.0) == 0.0, "it had not begun");
+    assert!(history.events().iter().all(|event| event.op != Op::Standstill));
 }

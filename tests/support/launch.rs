@@ -108,7 +108,10 @@ impl Setup {
         command.stdin(Stdio::null()).stdout(log).stderr(twin);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         match command.spawn() {
-            Ok(child) => Running { reaper: Some(Reaper::watch(child.id(), Some(&folder.path))), child },
+            Ok(child) => {
+                crate::history::serves(child.id());
+                Running { reaper: Some(Reaper::watch(child.id(), Some(&folder.path))), child }
+            }
             Err(error) => cannot_start(&error),
         }
     }

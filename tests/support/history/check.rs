@@ -100,12 +100,12 @@ pub struct Mark {
 /// Judges histories.
 #[derive(Clone, Debug)]
 pub struct Checker {
-    pub(super) bound: f64,
+    bound: f64,
     marks: Vec<Mark>,
     undone: Vec<Undone>,
     taken_again: Vec<TakenAgain>,
-    pub(super) failed_over: bool,
-    pub(super) of_quorum: bool,
+    failed_over: bool,
+    of_quorum: bool,
 }
 
 impl Checker {
@@ -122,7 +122,8 @@ impl Checker {
         }
     }
 
-    /// Lets waiters wait for `bound` while the key is surely free.
+    /// Lets waiters wait for `bound` while the key is surely free. Only time counts in which their process ran, and that of the
+    /// test; see [standstills](super#standstills).
     #[must_use]
     pub fn bound(mut self, bound: Duration) -> Self {
         self.bound = bound.as_secs_f64() * 1_000.0;
@@ -169,7 +170,16 @@ impl Checker {
     /// twenty are told.
     #[must_use]
     pub fn check(&self, history: &History) -> Vec<Violation> {
-        let mut case = Case { history, checker: self, violations: BTreeMap::new() };
+        let mut case = Case {
+            history,
+            bound: self.bound,
+            marks: &self.marks,
+            undone: &self.undone,
+            taken_again: &self.taken_again,
+            failed_over: self.failed_over,
+            of_quorum: self.of_quorum,
+            violations: BTreeMap::new(),
+        };
         let sound = case.sound_events();
         let leases = leases::collect(&mut case, &sound);
         for key in leases.keys() {
@@ -208,7 +218,12 @@ impl Default for Checker {
 /// One history under judgement.
 pub(super) struct Case<'a> {
     pub(super) history: &'a History,
-    pub(super) checker: &'a Checker,
+    pub(super) bound: f64,
+    marks: &'a [Mark],
+    undone: &'a [Undone],
+    taken_again: &'a [TakenAgain],
+    pub(super) failed_over: bool,
+    pub(super) of_quorum: bool,
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 
@@ -228,14 +243,13 @@ impl<'a> Case<'a> {
 
     /// Whether leases of `key` vanished at some moment between `from` and `to`.
     pub(super) fn vanished(&self, key: &str, from: f64, to: f64) -> bool {
-        let mut marks = self.checker.marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
-        marks.any(|mark| from <= mark.to && mark.from <= to)
+        meets(self.marks, key, from, to)
     }
 
     /// What a server has forgotten of a lease.
     pub(super) fn undone(&self, lease: &Lease<'_>) -> impl Iterator<Item = &'a Undone> {
         let token = lease.event.token.clone();
-        self.checker.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
+        self.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
     }
 
     /// Since when a lease has had its key without a break, as far as anybody can know at a time.
@@ -243,13 +257,7 @@ impl<'a> Case<'a> {
         let of_lease = |again: &&TakenAgain| lease.event.token.as_ref() == Some(&again.token);
         // A key that did not vanish was not free, unless its lease had lapsed. That is no excuse: the holder knows of it.
         let is_excused = |again: &f64| *again <= at && self.vanished(key, lease.asked, *again);
-        self.checker
-            .taken_again
-            .iter()
-            .filter(of_lease)
-            .map(|again| again.at)
-            .filter(is_excused)
-            .fold(lease.got, f64::max)
+        self.taken_again.iter().filter(of_lease).map(|again| again.at).filter(is_excused).fold(lease.got, f64::max)
     }
 
     /// Whether two leases of `key` may be valid at once: leases vanished between them, or the server knew nothing of one
@@ -347,6 +355,12 @@ impl<'a> Case<'a> {
             }
         }
     }
+}
+
+/// Whether a mark of `key` lies between `from` and `to`, at least in part.
+fn meets(marks: &[Mark], key: &str, from: f64, to: f64) -> bool {
+    let mut marks = marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
+    marks.any(|mark| from <= mark.to && mark.from <= to)
 }
 
 /// The history of a run that breaks no rule.

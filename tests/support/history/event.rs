@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::mode::Mode;
 
 /// What one process did, or what was done to it, as one JSON object. Fields that say nothing are left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Who: `p3`, or `p3/t7` for a task of it. It has at most one operation under way.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -77,7 +77,29 @@ impl Event {
     /// An event at `t_invoke` that says nothing else yet.
     #[must_use]
     pub fn new(process: impl Into<String>, op: Op, t_invoke: f64) -> Self {
-        Self { process: process.into(), op, t_invoke, ..Self::default() }
+        Self {
+            process: process.into(),
+            op,
+            key: None,
+            token: None,
+            fence: None,
+            t_invoke,
+            t_return: None,
+            result: Outcome::Ok,
+            deadline: None,
+            ttl: None,
+            mode: Mode::default(),
+            from: None,
+            only_tries: false,
+            several: false,
+            foreign: false,
+            valid: None,
+            value: None,
+            prev: None,
+            allowed: false,
+            pttl: None,
+            max_pttl: None,
+        }
     }
 
     /// Whether the call came back and did what it was asked for.
@@ -94,11 +116,10 @@ impl Event {
 }
 
 /// What a process did, or what was done to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
     /// Asked for the lease.
-    #[default]
     Acquire,
     /// Pushed the deadline out, or let the engine do so.
     Extend,
@@ -116,6 +137,8 @@ pub enum Op {
     Crash,
     /// Something was broken on purpose.
     Fault,
+    /// A process did not run, as far as its pulse shows.
+    Standstill,
     /// A key was found after the run.
     Leftover,
     /// The servers may have lost leases whose holders rely on them.
@@ -125,7 +148,7 @@ pub enum Op {
 impl Op {
     /// Whether it is something that a process did with a key, or was told of it.
     pub(super) const fn is_call(self) -> bool {
-        !matches!(self, Self::Crash | Self::Fault | Self::Leftover | Self::Vanished)
+        !matches!(self, Self::Crash | Self::Fault | Self::Standstill | Self::Leftover | Self::Vanished)
     }
 }
 

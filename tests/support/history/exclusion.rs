@@ -50,7 +50,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
 pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
     for key in leases.keys() {
         let others = Others::of(key);
-        for lease in &key.leases {
+        for (index, lease) in key.leases.iter().enumerate() {
             check_story(case, lease);
             check_deadlines(case, key, lease);
             for part in lease.story.iter().copied() {
@@ -61,7 +61,7 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
                 let verb = if event.op == Op::Extend { "extended" } else { "released" };
                 let (from, to) = (event.t_invoke, end(event));
                 let since = case.has_since(key.name, lease, to);
-                if let Some(other) = others.acquired_within(lease, since, from)
+                if let Some(other) = others.acquired_within(index, since, from)
                     // Until it asks the server again a process cannot know that a lease vanished, and passes it on: it
                     // is released, or another passed on what it took nothing with, as its older fencing token tells.
                     && !(case.vanished(key.name, lease.asked, other.got)
@@ -73,7 +73,7 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
                         format!("{name:?}: {who} {verb} its lease at {from}, though {other} had acquired it meanwhile")
                     };
                     case.report(Rule::StaleSuccess, message, &[lease.acquire, other.acquire, part]);
-                } else if let Some(other) = others.valid_throughout(lease, from, to)
+                } else if let Some(other) = others.valid_throughout(index, from, to)
                     && !case.may_both_hold(key.name, lease, other)
                 {
                     let message = || {
@@ -211,39 +211,82 @@ impl Deadlines {
 
 /// The leases of one key, to ask who was in between.
 struct Others<'k, 'a> {
-    /// In the order of `got`.
     leases: &'k [Lease<'a>],
-    /// Until when the one of it and all before it that was valid longest was so.
-    longest: Vec<f64>,
+    /// Whether some of them are not exclusive.
+    is_mixed: bool,
+    /// By the time they were asked for; with each, of it and all behind it, the two that were got first.
+    by_asking: Vec<(f64, [Option<usize>; 2])>,
+    /// In the order of `got`; of it and all before it, the two that were valid longest.
+    longest: Vec<[Option<usize>; 2]>,
 }
 
 impl<'k, 'a> Others<'k, 'a> {
     fn of(key: &'k Key<'a>) -> Self {
-        let longest = key.leases.iter().scan(f64::NEG_INFINITY, |longest, lease| {
-            if lease.was_valid() {
-                *longest = longest.max(lease.valid_to);
+        let leases = &key.leases;
+        let mut order: Vec<usize> = (0..leases.len()).collect();
+        order.sort_by(|a, b| leases[*a].asked.total_cmp(&leases[*b].asked));
+        let mut first = [None, None];
+        let mut by_asking: Vec<_> = order
+            .into_iter()
+            .rev()
+            .map(|index| {
+                enter(&mut first, index, |a, b| leases[a].got < leases[b].got);
+                (leases[index].asked, first)
+            })
+            .collect();
+        by_asking.reverse();
+        let mut top = [None, None];
+        let longest = (0..leases.len())
+            .map(|index| {
+                if leases[index].was_valid() {
+                    enter(&mut top, index, |a, b| leases[a].valid_to > leases[b].valid_to);
+                }
+                top
+            })
+            .collect();
+        let is_mixed = leases.iter().any(|lease| !lease.event.mode.is_exclusive());
+        Self { leases, is_mixed, by_asking, longest }
+    }
+
+    /// One of those that cannot be valid beside a lease.
+    fn in_the_way(&self, but: usize, whether: impl Fn(&Lease<'a>) -> bool) -> Option<&'k Lease<'a>> {
+        let lease = &self.leases[but];
+        let is_it = |(index, other): &(usize, &Lease<'a>)| *index != but && !other.goes_with(lease) && whether(other);
+        self.leases.iter().enumerate().find(is_it).map(|(_, other)| other)
+    }
+
+    /// One that was asked for and got between two moments.
+    fn acquired_within(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
+        if self.is_mixed {
+            return self.in_the_way(but, |other| other.asked >= from && other.got <= to);
+        }
+        let at = self.by_asking.partition_point(|(asked, _)| *asked < from);
+        let (_, first) = self.by_asking.get(at)?;
+        let lease = &self.leases[first.iter().flatten().copied().find(|index| *index != but)?];
+        (lease.got <= to).then_some(lease)
+    }
+
+    /// One that was valid all the time between two moments.
+    fn valid_throughout(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
+        if self.is_mixed {
+            return self.in_the_way(but, |other| other.was_valid() && other.got <= from && other.valid_to >= to);
+        }
+        let got_before = self.leases.partition_point(|lease| lease.got <= from);
+        let top = self.longest.get(got_before.checked_sub(1)?)?;
+        let lease = &self.leases[top.iter().flatten().copied().find(|index| *index != but)?];
+        (lease.valid_to >= to).then_some(lease)
+    }
+}
+
+/// Enters one among the two best.
+pub(super) fn enter<T: Copy>(best: &mut [Option<T>; 2], one: T, better: impl Fn(T, T) -> bool) {
+    match *best {
+        [Some(first), _] if !better(one, first) => {
+            if best[1].is_none_or(|second| better(one, second)) {
+                best[1] = Some(one);
             }
-            Some(*longest)
-        });
-        Self { leases: &key.leases, longest: longest.collect() }
-    }
-
-    /// One that cannot be valid beside a lease, and was asked for and got between two moments.
-    fn acquired_within(&self, lease: &Lease<'a>, from: f64, to: f64) -> Option<&'k Lease<'a>> {
-        let first = self.leases.partition_point(|other| other.got < from);
-        let mut others = self.leases[first..].iter().take_while(|other| other.got <= to);
-        others.find(|other| other.acquire != lease.acquire && other.asked >= from && !other.goes_with(lease))
-    }
-
-    /// The one that cannot be valid beside a lease, and was valid all the time between two moments, and longest.
-    fn valid_throughout(&self, lease: &Lease<'a>, from: f64, to: f64) -> Option<&'k Lease<'a>> {
-        let got_before = self.leases.partition_point(|other| other.got <= from);
-        let others = (0..got_before).rev().take_while(|index| self.longest[*index] >= to);
-        let others = others.map(|index| &self.leases[index]).filter(|other| {
-            let is_beside = other.acquire != lease.acquire && other.was_valid() && other.valid_to >= to;
-            is_beside && !other.goes_with(lease)
-        });
-        others.max_by(|one, other| one.valid_to.total_cmp(&other.valid_to))
+        }
+        [first, _] => *best = [Some(one), first],
     }
 }
 

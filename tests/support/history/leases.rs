@@ -270,7 +270,7 @@ fn reckon(case: &Case<'_>, lease: &Lease<'_>, crashes: &Crashes<'_>) -> (f64, f6
 }
 
 /// Windows that overlap, as one.
-fn merged(mut windows: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+pub(super) fn merged(mut windows: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     windows.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut apart: Vec<(f64, f64)> = Vec::with_capacity(windows.len());
     for (from, to) in windows {

@@ -8,6 +8,7 @@ use std::{
 use super::{
     check::{Mark, end},
     event::{Event, Op},
+    standstill::Standstills,
 };
 
 /// What happened, in no order.
@@ -17,6 +18,8 @@ pub struct History {
     /// Where each event comes from: the number of a file and of a line, from 1; none for one made in memory.
     origins: Vec<Option<(usize, usize)>>,
     files: Vec<String>,
+    /// When which process stood still.
+    pub(super) standstills: Standstills,
 }
 
 impl History {
@@ -74,11 +77,15 @@ impl History {
     }
 
     fn add(&mut self, event: Event, origin: Option<(usize, usize)>) {
-        self.events.push(event);
-        self.origins.push(origin);
+        if event.op == Op::Standstill {
+            self.standstills.add(event);
+        } else {
+            self.events.push(event);
+            self.origins.push(origin);
+        }
     }
 
-    /// All events, as they were added.
+    /// All events but standstills, as they were added.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
@@ -90,6 +97,13 @@ impl History {
         let vanished = self.events.iter().filter(|event| event.op == Op::Vanished);
         let mark = |event: &Event| Mark { key: event.key.clone(), from: event.t_invoke, to: end(event) };
         vanished.map(mark).collect()
+    }
+
+    /// For how long a process stood still between two moments, in ms: it, or that of the test. No measure of how long it took to do
+    /// something may count that time.
+    #[must_use]
+    pub fn stood_still(&self, process: &str, from: f64, to: f64) -> f64 {
+        self.standstills.of(process).stood(from, to)
     }
 
     /// One event as messages show it: where it stands, and its line.

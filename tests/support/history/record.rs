@@ -7,14 +7,16 @@ use std::{
     io::Write,
     mem,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
 use super::{
     check::Mark,
     clock::now,
+    delay::Delays,
     event::{Event, Op, Outcome},
+    pulse,
     read::{History, Unreadable},
 };
 use crate::launch::Folder;
@@ -28,6 +30,7 @@ pub struct Recorder {
     name: String,
     done: File,
     begun: File,
+    delays: Mutex<Delays>,
 }
 
 impl Recorder {
@@ -44,7 +47,14 @@ impl Recorder {
                 Err(error) => panic!("can't write {}: {error}", path.display()),
             }
         };
-        Arc::new(Self { name: name.to_owned(), done: open(DONE), begun: open(BEGUN) })
+        let recorder = Arc::new(Self {
+            name: name.to_owned(),
+            done: open(DONE),
+            begun: open(BEGUN),
+            delays: Mutex::new(Delays::begin()),
+        });
+        pulse::tell_to(&recorder);
+        recorder
     }
 
     /// The name of the process.
@@ -58,13 +68,35 @@ impl Recorder {
         event.t_return = None;
         event.t_invoke = now();
         let call = Call { event, recorder: Arc::clone(self), ended: false };
+        self.look();
         write(&call.recorder.begun, &call.event);
         call
     }
 
     /// Writes down what has happened.
     pub fn note(&self, event: &Event) {
+        self.look();
         write(&self.done, event);
+    }
+
+    /// Writes down for how long the process, or a thread of the recorder, has stood still, as far as that is not written yet.
+    fn look(&self) {
+        pulse::look();
+        self.look_at_delays();
+    }
+
+    pub(super) fn look_at_delays(&self) {
+        let delay = self.delays.lock().unwrap_or_else(PoisonError::into_inner).look();
+        if let Some(delay) = delay {
+            let to = now();
+            self.stood_still(to - delay, to);
+        }
+    }
+
+    pub(super) fn stood_still(&self, from: f64, to: f64) {
+        let mut event = Event::new(self.name(), Op::Standstill, from);
+        event.t_return = Some(to);
+        write(&self.done, &event);
     }
 }
 
@@ -198,6 +230,7 @@ impl Run {
     /// # Errors
     /// What the file system says, or the first line that is no event.
     pub fn history(&self) -> Result<History, Unreadable> {
+        self.nemesis.look();
         let begun = History::read_all(&self.path, BEGUN)?;
         let done = History::read_all(&self.path, DONE)?;
         let identity = |event: &Event| (event.process.clone(), event.t_invoke.to_bits());
@@ -222,6 +255,6 @@ impl Drop for Run {
 }
 
 /// The process of the test itself.
-const JUDGE: &str = "nemesis";
+pub(super) const JUDGE: &str = "nemesis";
 const DONE: &str = "jsonl";
 const BEGUN: &str = "begun";

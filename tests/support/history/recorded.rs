@@ -92,10 +92,17 @@ impl Recorded {
     /// # Errors
     /// Those of the request.
     pub async fn try_acquire_in(&self, mode: Mode, key: &str, ttl: Duration) -> Result<Option<Held>, Error> {
-        match self.acquire_in(mode, key, ttl, |request| request.wait(Duration::ZERO)).await {
-            Ok(held) => Ok(Some(held)),
-            Err(error) if error.is_busy() => Ok(None),
-            Err(error) => Err(error),
+        let call = self.begin(mode, key, ttl, true);
+        match mode.ask(self.manager.lock(key).ttl(ttl)).try_acquire().await {
+            Ok(Some(guard)) => Ok(Some(self.got(call, guard))),
+            Ok(None) => {
+                call.end(Outcome::Fail);
+                Ok(None)
+            }
+            Err(error) => {
+                call.end(outcome(&error));
+                Err(error)
+            }
         }
     }
 

@@ -3,8 +3,10 @@
 use super::{
     check::{Case, Rule, end},
     event::{Event, Outcome},
+    exclusion::enter,
     leases::{Key, Lease, Leases},
     mode::Mode,
+    standstill::Standing,
 };
 
 /// No waiter is left waiting longer than the bound while the key is surely free.
@@ -12,7 +14,8 @@ use super::{
 /// The key is surely free where no lease and no attempt can have it. A lease can have it from its acquire on, but not
 /// before the end of what the former holder relied on, until it was released or has expired. An attempt whose outcome
 /// nobody knows can have it, too; but nothing that is unknown reaches over another's hold. Who wants several keys at
-/// once can have each all the time, and waits for no one knows which: he is not judged.
+/// once can have each all the time, and waits for no one knows which: he is not judged. While its process stood still a waiter
+/// does not wait, nor while that of the test did; see [standstills](super#standstills).
 ///
 /// A reader does not wait either while readers have the key, unless somebody else has or wants it: that one may come before it.
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
@@ -28,7 +31,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
     }
     waiters.retain(|waiter| {
         let event = case.event(waiter.acquire);
-        !event.only_tries && !event.several && !event.foreign && waiter.to - waiter.from > case.checker.bound
+        !event.only_tries && !event.several && !event.foreign && waiter.to - waiter.from > case.bound
     });
     waiters.sort_by(|a, b| a.from.total_cmp(&b.from));
 
@@ -50,14 +53,15 @@ fn judge(
     state: &str,
 ) -> Vec<usize> {
     let mut left_out = Vec::new();
-    let gaps = covers.gaps(case.checker.bound, all.end);
+    let gaps = covers.gaps(case.bound, all.end);
     let mut told = vec![false; gaps.len()];
     for waiter in waiters {
+        let standing = case.history.standstills.of(&case.event(waiter.acquire).process);
         // Before anybody can have had it.
         let first = gaps.partition_point(|gap| gap.1 <= waiter.from);
         let mut reported = false;
         for (index, gap) in gaps.iter().enumerate().skip(first).take_while(|(_, gap)| gap.0 < waiter.to) {
-            if let Some(left) = left_waiting(case, all, (waiter.from.max(gap.0), waiter.to.min(gap.1))) {
+            if let Some(left) = left_waiting(case, all, &standing, (waiter.from.max(gap.0), waiter.to.min(gap.1))) {
                 if !told[index] {
                     tell(case, key, waiter, left, state);
                 }
@@ -67,7 +71,7 @@ fn judge(
         }
         // Until it got it, or gave up, itself.
         let free = covers.last_before(waiter.to, waiter.acquire);
-        if !reported && let Some(left) = left_waiting(case, all, (waiter.from.max(free), waiter.to)) {
+        if !reported && let Some(left) = left_waiting(case, all, &standing, (waiter.from.max(free), waiter.to)) {
             tell(case, key, waiter, left, state);
             reported = true;
         }
@@ -80,18 +84,22 @@ fn judge(
 
 fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f64), state: &str) {
     let process = &case.event(waiter.acquire).process;
+    let stood = case.history.standstills.of(process).stood(from, to);
     let message = || {
         let (name, length) = (key.name, to - from);
-        format!("{name:?}: {process} waits from {from} to {to}, {length:.3} ms, for a key that is {state}")
+        format!(
+            "{name:?}: {process} waits from {from} to {to}, {length:.3} ms, for a key that is {state}; \
+             it stood still for {stood:.3} ms of them"
+        )
     };
     case.report(Rule::LeftWaiting, message, &[waiter.acquire]);
 }
 
 /// The first stretch between two moments in which the process of the waiter ran for longer than the bound, and that is not
 /// excused.
-fn left_waiting(case: &Case<'_>, all: &Leases<'_>, span: (f64, f64)) -> Option<(f64, f64)> {
+fn left_waiting(case: &Case<'_>, all: &Leases<'_>, standing: &Standing, span: (f64, f64)) -> Option<(f64, f64)> {
     let (mut from, to) = span;
-    let is_long = |from: f64, to: f64| to - from > case.checker.bound;
+    let is_long = |from: f64, to: f64| to - from > case.bound && standing.ran(from, to) > case.bound;
     let first = all.faults.partition_point(|fault| fault.1 <= from);
     for fault in &all.faults[first..] {
         if fault.0 >= to {
@@ -229,18 +237,6 @@ impl Covers {
             free = free.max(from.map_or(end, |cover| cover.to));
         }
         gaps
-    }
-}
-
-/// Enters one among the two best.
-fn enter<T: Copy>(best: &mut [Option<T>; 2], one: T, better: impl Fn(T, T) -> bool) {
-    match *best {
-        [Some(first), _] if !better(one, first) => {
-            if best[1].is_none_or(|second| better(one, second)) {
-                best[1] = Some(one);
-            }
-        }
-        [first, _] => *best = [Some(one), first],
     }
 }
 
