@@ -1,4 +1,7 @@
-use std::time::Duration;
+use std::{
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use http::Request;
 use lock_core::LockManager;
@@ -9,6 +12,7 @@ use crate::{
     key::{Principal, Scoped},
     layer::LockLayer,
     misconfigured::Misconfigured,
+    shared::shown,
 };
 
 /// Gives all requests of one `Idempotency-Key` one answer: that of the first.
@@ -24,6 +28,8 @@ pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) limit: usize,
     pub(super) is_optional: bool,
     is_beside_the_locks: bool,
+    /// Whether the log has the warning of answers in memory.
+    warned: Arc<Once>,
 }
 
 impl<K, A: Answers> IdempotencyLayer<K, A> {
@@ -66,7 +72,8 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
 impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
         let (keep, wait) = (Duration::from_secs(24 * 3600), Duration::from_secs(2));
-        Self { lock, answers, keep, wait, limit: 256 * 1024, is_optional: false, is_beside_the_locks: false }
+        let (is_optional, is_beside_the_locks, warned) = (false, false, Arc::new(Once::new()));
+        Self { lock, answers, keep, wait, limit: 256 * 1024, is_optional, is_beside_the_locks, warned }
     }
 
     /// Sets how long an answer is kept, at most 100 years. Default: 24 hours. After that, a request with the same key runs again.
@@ -156,6 +163,27 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         K: Principal<Request<B>>,
     {
         self.lock.check_for::<Request<B>>()?;
+        self.check_store()
+    }
+
+    /// Logs what is known to be wrong before there is a request.
+    pub(super) fn tell_at_start(&self) {
+        let _ = self.lock.told(self.lock.check_options().and_then(|()| self.check_store()));
+        if self.answers.is_of_this_process()
+            && self.lock.manager.health().nodes().iter().any(|node| node.address() != "memory")
+        {
+            let lock = shown(self.lock.name_of());
+            self.warned.call_once(|| {
+                tracing::warn!(
+                    lock,
+                    "answers are in the memory of this process: another instance, and this one after a restart, runs a duplicate \
+                     again; store them in Redis or in the service's database"
+                );
+            });
+        }
+    }
+
+    fn check_store(&self) -> Result<(), Misconfigured> {
         self.problem().map_or(Ok(()), |problem| Err(self.lock.misconfigured(problem)))
     }
 

@@ -48,6 +48,7 @@ impl<S, K: Clone, A: Answers, P: Clone> Layer<S> for IdempotencyLayer<K, A, P> {
 
     fn layer(&self, inner: S) -> Self::Service {
         metrics::describe();
+        self.tell_at_start();
         IdempotencyService { inner, layer: Arc::new(self.clone()), checked: Arc::default() }
     }
 }
@@ -97,10 +98,16 @@ where
                 let mut request = request.map(|()| P::body(body));
                 guard.attach(&lock.protocol, &mut request);
                 request.extensions_mut().insert(attempt.clone());
-                let layer = Arc::clone(&layer);
+                let (running, own) = (Arc::clone(&layer), attempt.clone());
                 // In a task of its own: a client that hangs up must not leave the work half done.
-                let work = async move { layer.run(service, request, &attempt, begun).await };
-                Detached::work(guard, work).await.map_err(Refusal::Lost).map_err(Stop::Lock)?.0
+                let work = async move { running.run(service, request, &own, begun).await };
+                match Detached::work(guard, work).await {
+                    Ok((answer, _)) => answer,
+                    Err(lost) => {
+                        layer.look_for_own(&attempt).await?;
+                        Err(Stop::Lock(Refusal::Lost(lost)))
+                    }
+                }
             };
             match steps.await {
                 Ok(answer) => answer,

@@ -42,8 +42,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             }
             _ => return Err(Stop::Problem(Problem::KEY_UNUSABLE)),
         };
-        let no_principal =
-            "a request has no principal, or an empty one; let the closure of its layer return text or an error";
+        let no_principal = "the principal of a request is empty; let the layer that authenticates refuse such requests, or a closure return text or an error";
         // All clients with an empty one would be one client.
         let is_named = |whose: &str| {
             whose.strip_prefix(self.lock.key.scope).is_some_and(|rest| rest != ":" && !rest.starts_with("::"))
@@ -57,7 +56,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
 
     /// Looks for an answer; goes on only if there is none.
     pub(super) async fn look(&self, attempt: &Attempt) -> Result<(), Stop> {
-        match self.answers.get(attempt.key()).await {
+        match in_time(self.answers.get(attempt.key())).await {
             Ok(None) => Ok(()),
             Ok(Some(record)) => Err(self.told(&record, attempt)),
             Err(error) => Err(self.unavailable(&*error)),
@@ -138,8 +137,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         Ok(Ok(Response::from_parts(head, body)))
     }
 
-    /// Looks for an answer that the handler has stored itself, before it failed. Without one its own answer is told.
-    async fn look_for_own(&self, attempt: &Attempt) -> Result<(), Stop> {
+    /// Looks for an answer that the handler has stored itself before it failed, or another request after the lease was lost. Without one
+    /// the failure is told.
+    pub(super) async fn look_for_own(&self, attempt: &Attempt) -> Result<(), Stop> {
         match self.look(attempt).await {
             Err(stop @ Stop::Kept(_)) => Err(stop),
             _ => Ok(()),
@@ -152,7 +152,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         let tries = async {
             let mut pause = Duration::from_millis(20);
             loop {
-                match self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep).await {
+                match in_time(self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep)).await {
                     Ok(held) => return held,
                     Err(error) => self.tell(&*error, "an answer could not be stored; trying again"),
                 }
@@ -168,6 +168,11 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         static TOLD: Flood = Flood::new();
         warn(&TOLD, error, self.lock.name_of(), what);
     }
+}
+
+/// Waits for the store, which may have no limit of its own.
+async fn in_time<T>(asked: impl Future<Output = Result<T, BoxError>>) -> Result<T, BoxError> {
+    timeout(IN_TIME, asked).await.unwrap_or_else(|_| Err("the store of answers has not answered within 10 s".into()))
 }
 
 fn not_acquired(error: lock_core::Error) -> Stop {
@@ -220,5 +225,7 @@ const HEADER: &str = "idempotency-key";
 const REPLAYED: &str = "idempotent-replayed";
 /// The most bytes of a request, unless answers may have more. It is the limit of axum's extractors.
 const REQUEST: usize = 2 * 1024 * 1024;
+/// How long the store may take.
+const IN_TIME: Duration = Duration::from_secs(10);
 /// An answer whose body takes longer than this is a stream, which is not kept.
 const STREAMS: Duration = Duration::from_secs(5);

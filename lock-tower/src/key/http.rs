@@ -198,7 +198,8 @@ fn hex(digit: u8) -> u8 {
 }
 
 /// Takes a value from the request's extensions as a part of a [`scoped`](super::scoped) key: an authenticated account, for
-/// example, which an outer layer has put there. A request without the extension is refused (400).
+/// example, which an outer layer has put there. A request without the extension is refused with 500 `lock_misconfigured`, as by the extractor
+/// of axum: the layer that sets it is missing, or stands inside of this one.
 ///
 /// # Examples
 ///
@@ -261,7 +262,9 @@ impl<B, T: Display + Send + Sync + 'static> Find<Request<B>> for Extension<T> {
         let value = request.extensions().get::<T>().map(T::to_string);
         value.map(Cow::Owned).ok_or_else(|| {
             let name = any::type_name::<T>().rsplit("::").next().unwrap_or_default();
-            Absent::Missing(format!("the request has no {name}").into())
+            let problem =
+                format!("a request has no {name} in its extensions; put the layer that sets it outside of this one");
+            Absent::Missing(Mistake(problem).into())
         })
     }
 }
