@@ -13,7 +13,6 @@
 mod calls;
 mod error;
 mod grant;
-#[cfg(feature = "redis")]
 mod host;
 mod memory;
 mod operation;

@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Backend, MemoryBackend, QuorumBackend, options::ConnectOptions};
+use super::{
+    Backend, MemoryBackend, QuorumBackend,
+    host::{SENTINEL_PORT, with_port},
+    options::ConnectOptions,
+};
 use crate::error::BuildError;
 
 /// The description of a backend.
@@ -115,6 +119,24 @@ impl RedactedUrl {
         }
     }
 
+    /// Where the URL leads: host and port, the sentinels and the service, or the path of a socket. Without user, password,
+    /// database and options.
+    fn place(&self) -> String {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") && !names_several(scheme) {
+            return rest.to_owned();
+        }
+        let (authority, service) = rest.split_once('/').unwrap_or((rest, ""));
+        let hosts = authority.rsplit('@').next().unwrap_or_default().to_ascii_lowercase();
+        if !names_several(scheme) {
+            return with_port(&hosts, 6_379);
+        }
+        let mut hosts: Vec<_> = hosts.split(',').map(|host| with_port(host, SENTINEL_PORT)).collect();
+        hosts.sort_unstable();
+        format!("{}/{service}", hosts.join(","))
+    }
+
     fn is_cluster(&self) -> bool {
         self.0.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("+cluster"))
     }
@@ -140,10 +162,28 @@ fn names_several(scheme: &str) -> bool {
 /// Makes the backend of several nodes; one alone is that node.
 fn quorum(urls: &[RedactedUrl], options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
     let mut nodes = urls.iter().map(|url| url.backend(options)).collect::<Result<Vec<_>, _>>()?;
+    refuse_twice(urls)?;
     if nodes.len() > 1 && urls.iter().any(RedactedUrl::is_cluster) {
         return Err(BuildError::new("a cluster cannot be a node of a quorum; name servers that are independent"));
     }
     Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) })
+}
+
+/// A server that is named twice has two votes, and a majority may be itself alone. (Nothing of a URL but its number gets
+/// into the error.)
+fn refuse_twice(urls: &[RedactedUrl]) -> Result<(), BuildError> {
+    let places: Vec<_> = urls.iter().map(RedactedUrl::place).collect();
+    for (index, place) in places.iter().enumerate() {
+        // Each store without a name is another.
+        if let Some(first) = places[..index].iter().position(|other| other == place && !place.is_empty()) {
+            return Err(BuildError::new(format!(
+                "URLs {} and {} of the quorum name the same server; its nodes must be independent of one another",
+                first + 1,
+                index + 1
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(feature = "redis")]
@@ -180,6 +220,23 @@ mod tests {
         assert!(refusal(&[]).contains("a quorum of no nodes"), "{}", refusal(&[]));
         let two = refusal(&["memory://a", "memory://b"]);
         assert!(two.contains("needs both") && two.contains("three"), "{two}");
+    }
+
+    #[test]
+    fn a_quorum_that_names_a_server_twice_is_refused() {
+        for (one, other) in [
+            ("memory://a", "memory://a"),
+            ("redis://u:secret@Shop", "redis://:secret@shop:6379/3"),
+            ("redis://[::1]", "redis://[::1]:6379/1?protocol=resp3"),
+            ("unix:///run/redis.sock", "redis+unix:///run/redis.sock?db=2"),
+            ("redis+sentinel://:secret@a,B/shop", "redis+sentinel://b:26379,a/shop?db=2"),
+        ] {
+            let twice = refusal(&[one, "memory://b", other]);
+            assert!(twice.contains("URLs 1 and 3"), "{one}, {other}: {twice}");
+        }
+        let place = |url: &str| RedactedUrl(url.to_owned()).place();
+        assert_ne!(place("redis://a:1"), place("redis://a:2"));
+        assert_ne!(place("redis://[::1]:1"), place("redis://[::1]"));
     }
 
     #[test]
