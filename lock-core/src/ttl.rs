@@ -32,6 +32,12 @@ impl Ttl {
         }
     }
 
+    /// The least ttl whose validity is at least `validity`.
+    pub(crate) fn for_validity(validity: Duration) -> Result<Self, String> {
+        let milliseconds = validity.as_nanos().div_ceil(1_000_000).saturating_add(2).saturating_mul(100).div_ceil(99);
+        Self::new(Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
+    }
+
     pub(crate) fn get(self) -> Duration {
         Duration::from_millis(self.milliseconds)
     }
@@ -110,5 +116,18 @@ mod tests {
         let sent = Moment::from_origin(Duration::from_secs(5));
         let deadline = ttl(Duration::from_secs(10)).unwrap().deadline(sent);
         assert_eq!(deadline, sent + Duration::from_millis(10_000 - 100 - 2));
+    }
+
+    #[test]
+    fn the_ttl_for_a_validity_is_the_least_that_covers_it() {
+        let sent = Moment::from_origin(Duration::ZERO);
+        for ms in [10, 11, 97, 1_000, 12_345, 10_000_000] {
+            let wanted = Duration::from_millis(ms);
+            let found = Ttl::for_validity(wanted).unwrap();
+            assert!(found.deadline(sent).since(sent) >= wanted, "{ms}");
+            let less = Ttl::new(found.get() - Duration::from_millis(1)).unwrap();
+            assert!(less.deadline(sent).since(sent) < wanted, "{ms}");
+        }
+        assert!(Ttl::for_validity(Duration::MAX).is_err());
     }
 }

@@ -151,6 +151,7 @@ async fn bad_input_1_to_8_and_12_durations_out_of_range_are_invalid_before_anyth
     for ttl in ttls {
         assert_eq!(guard.extend(ttl).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Ttl), "{ttl:?}");
     }
+    assert_eq!(guard.extend_by(Duration::MAX).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Ttl));
     assert!(guard.is_held(), "a refused extension changes nothing");
     assert_eq!(backend.calls(), 1);
 }

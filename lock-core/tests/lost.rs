@@ -39,6 +39,7 @@ async fn bad_input_21_after_the_deadline_nothing_is_asked_and_the_loss_is_named(
     let calls = backend.calls();
     let error = guard.extend(secs(1)).await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Lost(LossReason::Expired), Some("k")));
+    assert_eq!(guard.extend_by(secs(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Expired));
     assert_eq!(backend.calls() - calls, backend.log()[calls..].iter().filter(|call| call[0] == "release").count());
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Expired));
 }
@@ -364,6 +365,7 @@ async fn a_lost_lease_is_told_before_a_ttl_out_of_range() {
     let manager = LockManager::in_memory();
     let mut guard = manager.lock("k").await.unwrap();
     manager.force_release("k").await.unwrap();
+    assert_eq!(guard.extend_by(ms(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
     assert_eq!(guard.extend(ms(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
 }
 

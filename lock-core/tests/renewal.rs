@@ -122,9 +122,11 @@ async fn an_answer_for_a_lease_that_is_over_touches_neither_it_nor_its_successor
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_9_extend_replaces_what_is_left() {
+async fn bad_input_9_extend_replaces_what_is_left_and_extend_by_adds_to_it() {
     let manager = LockManager::in_memory();
     let mut guard = manager.lock("k").ttl(secs(10)).fixed().await.unwrap();
+    let remaining = guard.extend_by(secs(5)).await.unwrap();
+    assert!((ms(14_800)..ms(15_100)).contains(&remaining), "{remaining:?}");
     let remaining = guard.extend(secs(60)).await.unwrap();
     assert!((secs(59)..secs(60)).contains(&remaining), "{remaining:?}");
     let remaining = guard.extend(secs(1)).await.unwrap();
@@ -167,8 +169,11 @@ async fn several_leases_are_extended_in_one_call() {
     let remaining = all.extend(secs(60)).await.unwrap();
     assert_eq!((backend.calls() - before, backend.log().last().unwrap().len()), (1, 3));
     assert!((secs(59)..secs(60)).contains(&remaining) && remaining == all.remaining(), "{remaining:?}");
+    let remaining = all.extend_by(secs(60)).await.unwrap();
+    assert!((secs(118)..secs(121)).contains(&remaining), "{remaining:?}");
+    assert_eq!(backend.calls() - before, 2);
     for lease in all.leases() {
-        assert!(lease.remaining() >= secs(59));
+        assert!(lease.remaining() > secs(118));
     }
 }
 

@@ -188,7 +188,7 @@ async fn options_of_renewal_are_taken_and_an_extend_counts_from_now_or_adds() ->
 
     let mut guard = manager.lock("report").ttl(Duration::from_secs(3)).fixed().await?;
     guard.extend(Duration::from_secs(30)).await?; // thirty seconds from now
-    guard.extend(guard.remaining() + Duration::from_secs(30)).await?; // and thirty more
+    guard.extend_by(Duration::from_secs(30)).await?; // and thirty more
     assert!(guard.remaining() > Duration::from_secs(50));
 
     guard.release().await?;

@@ -15,6 +15,7 @@ use crate::{
     future::release::ReleaseAll,
     lease::Lease,
     leases::{EndedAll, Leases},
+    ttl::Ttl,
 };
 
 /// Several held leases, acquired by [`lock_all`](crate::LockManager::lock_all) and released when the guard is dropped.
@@ -157,7 +158,20 @@ impl LockAllGuard {
     /// # guard.release().await }
     /// ```
     pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
-        extend(&self.guards, ttl).await?;
+        extend(&self.guards, |_| Ttl::new(ttl)).await?;
+        Ok(self.remaining())
+    }
+
+    /// Extends every lease by `more`, in one round trip, and returns the shortest of the remaining times. See
+    /// [`LockGuard::extend_by`].
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Cancel safety
+    /// As [`LockGuard::extend`].
+    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
+        extend(&self.guards, |guard| guard.ttl_for(more)).await?;
         Ok(self.remaining())
     }
 

@@ -11,8 +11,7 @@ use crate::{
 };
 
 impl LockGuard {
-    /// Makes the lease last `ttl` from now, which **replaces** the time that is left, also by less. Returns what remains. To add to
-    /// that time, pass [`remaining`](Self::remaining) and more.
+    /// Makes the lease last `ttl` from now, which **replaces** the time that is left, also by less. Returns what remains.
     ///
     /// It takes one round trip, and proves that the lease was held when the backend executed it. A shorter lease ends sooner
     /// only for this holder; others still wait until the key is released or expires. Renewal, if it is on, continues and brings
@@ -37,17 +36,51 @@ impl LockGuard {
     /// let mut guard = manager.lock("report").ttl(Duration::from_secs(3)).fixed().await?;
     /// let remaining = guard.extend(Duration::from_secs(30)).await?;
     /// assert!(remaining > Duration::from_secs(29));
+    /// let remaining = guard.extend_by(Duration::from_secs(30)).await?;
+    /// assert!(remaining > Duration::from_secs(58));
     /// # Ok(()) }
     /// ```
     pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
-        extend(slice::from_ref(self), ttl).await?;
+        extend(slice::from_ref(self), |_| Ttl::new(ttl)).await?;
         Ok(self.remaining())
     }
 
+    /// Extends the lease by `more`, in one round trip, and returns what remains.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend), whose ttl is then the remaining time and `more`.
+    ///
+    /// # Cancel safety
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let mut guard = manager.lock("report").ttl(Duration::from_secs(10)).fixed().await?;
+    /// let before = guard.remaining();
+    /// let after = guard.extend_by(Duration::from_secs(10)).await?;
+    /// assert!(after > before + Duration::from_secs(9));
+    /// # guard.release().await }
+    /// ```
+    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
+        extend(slice::from_ref(self), |guard| guard.ttl_for(more)).await?;
+        Ok(self.remaining())
+    }
+
+    /// The ttl that adds `more` to what is left.
+    pub(super) fn ttl_for(&self, more: Duration) -> Result<Ttl, String> {
+        Ttl::for_validity(self.remaining().saturating_add(more))
+    }
+
     /// Whether the lease is held and the ttl in its range.
-    fn check_extension(&self, ttl: Duration) -> Result<Ttl, Error> {
+    fn check_extension(&self, ttl: Result<Ttl, String>) -> Result<Ttl, Error> {
         self.check(EXTEND)?;
-        Ttl::new(ttl).map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&self.lease.hold().key))
+        ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&self.lease.hold().key))
     }
 
     /// Makes the request that extends the lease, to be sent now.
@@ -70,9 +103,9 @@ impl LockGuard {
 
 /// Extends the leases of one engine, each by its own ttl, or returns the first error. If a lease is lost already or a ttl is out of
 /// range, nothing is sent.
-pub(super) async fn extend(guards: &[LockGuard], ttl: Duration) -> Result<(), Error> {
-    let checked = guards.iter().map(|guard| Ok((guard, guard.check_extension(ttl)?)));
-    let wanted = checked.collect::<Result<Vec<_>, Error>>()?;
+pub(super) async fn extend(guards: &[LockGuard], ttl: impl Fn(&LockGuard) -> Result<Ttl, String>) -> Result<(), Error> {
+    let checked = |guard| LockGuard::check_extension(guard, ttl(guard)).map(|ttl| (guard, ttl));
+    let wanted = guards.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
     let mut failed = None;
     for wanted in wanted.chunks(AT_ONCE) {
         let begun = wanted.iter().map(|(guard, ttl)| {
