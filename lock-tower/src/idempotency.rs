@@ -132,7 +132,7 @@
 //! | 11 | answers fill Redis | locks go on: the layer refuses to store answers in their server, as far as the addresses show it |
 //! | 12 | the store evicts an answer | the next duplicate runs again: [`keep`](IdempotencyLayer::keep) is a wish to the store |
 //! | 13 | a server is down | 503, before the handler; the policy `LetThrough` does not apply here |
-//! | 14 | thousands of duplicates | two reads of the store each, three at most, and one place in the queue; [`max_waiters_per_key`](crate::LockLayer::max_waiters_per_key) |
+//! | 14 | thousands of duplicates | two reads of the store each as a rule, and one place in the queue; [`max_waiters_per_key`](crate::LockLayer::max_waiters_per_key) |
 //! | 15 | the handler answers with 500 after half of its work | it is not kept, and a retry runs again, as in version 2 of Stripe's interface; version 1 keeps it |
 //! | 16 | a client sends two keys for one payment | two payments: nothing helps |
 //! | 17 | gRPC | the same, by metadata, with trailers; without [exactly once](#exactly-once) |

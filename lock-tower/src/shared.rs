@@ -46,8 +46,8 @@ impl Shared {
 pub(crate) fn warn(told: &Flood, error: &(dyn Error + 'static), name: &'static str, what: &str) {
     let lock = shown(name);
     match told.line() {
-        Some(others) => tracing::warn!(error, lock, others = (others > 0).then_some(others), "{what}"),
-        None => tracing::debug!(error, lock, "{what}"),
+        Some(others) => tracing::warn!(%error, lock, others = (others > 0).then_some(others), "{what}"),
+        None => tracing::debug!(%error, lock, "{what}"),
     }
 }
 

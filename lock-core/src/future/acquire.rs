@@ -33,8 +33,8 @@ use crate::{
 /// waits in line behind earlier requests of its process, and its process waits behind those that queued before it.
 ///
 /// Keep polling this future. If its turn comes and it is not polled within 100 ms, for example because a `select!` loop keeps it
-/// aside, it loses its turn. It rejoins the queue at the end when it is polled again. A request that shares the key has 100 ms more
-/// for each 64 shares of its process.
+/// aside, it loses its turn. It rejoins the queue at the end when it is polled again. A request that shares the key, or
+/// takes permits, has 100 ms more for each 64 that its process holds, up to two seconds more.
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind: whatever a request in flight may have set is released in the background.

@@ -1,5 +1,8 @@
 use std::{
-    sync::{Arc, Once},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -29,7 +32,7 @@ pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) is_optional: bool,
     is_beside_the_locks: bool,
     /// Whether the log has the warning of answers in memory.
-    warned: Arc<Once>,
+    warned: Arc<AtomicBool>,
 }
 
 impl<K, A: Answers> IdempotencyLayer<K, A> {
@@ -72,7 +75,7 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
 impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
         let (keep, wait) = (Duration::from_secs(24 * 3600), Duration::from_secs(2));
-        let (is_optional, is_beside_the_locks, warned) = (false, false, Arc::new(Once::new()));
+        let (is_optional, is_beside_the_locks, warned) = (false, false, Arc::default());
         Self { lock, answers, keep, wait, limit: 256 * 1024, is_optional, is_beside_the_locks, warned }
     }
 
@@ -166,21 +169,17 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         self.check_store()
     }
 
-    /// Logs what is known to be wrong before there is a request.
-    pub(super) fn tell_at_start(&self) {
-        let _ = self.lock.told(self.lock.check_options().and_then(|()| self.check_store()));
-        if self.answers.is_of_this_process()
-            && self.lock.manager.health().nodes().iter().any(|node| node.address() != "memory")
-        {
-            let lock = shown(self.lock.name_of());
-            self.warned.call_once(|| {
-                tracing::warn!(
-                    lock,
-                    "answers are in the memory of this process: another instance, and this one after a restart, runs a duplicate \
-                     again; store them in Redis or in the service's database"
-                );
-            });
+    /// Logs what is wrong whatever the requests are. Fails if the layer can never work.
+    pub(super) fn tell_at_start(&self) -> Result<(), Misconfigured> {
+        let is_shared = self.lock.manager.health().nodes().iter().any(|node| node.address() != "memory");
+        if self.answers.is_of_this_process() && is_shared && !self.warned.swap(true, Relaxed) {
+            tracing::warn!(
+                lock = shown(self.lock.name_of()),
+                "answers are in the memory of this process: another instance, and this one after a restart, runs a duplicate again; \
+                 store them in Redis or in the service's database"
+            );
         }
+        self.lock.told(self.lock.check_options().and_then(|()| self.check_store()))
     }
 
     fn check_store(&self) -> Result<(), Misconfigured> {

@@ -3,11 +3,15 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::{Request, Response};
 use http_body::Body;
-use tokio::{runtime::Handle, time::Instant};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -48,8 +52,11 @@ impl<S, K: Clone, A: Answers, P: Clone> Layer<S> for IdempotencyLayer<K, A, P> {
 
     fn layer(&self, inner: S) -> Self::Service {
         metrics::describe();
-        self.tell_at_start();
-        IdempotencyService { inner, layer: Arc::new(self.clone()), checked: Arc::default() }
+        let checked = OnceLock::new();
+        if let Err(error) = self.tell_at_start() {
+            let _ = checked.set(Err(error));
+        }
+        IdempotencyService { inner, layer: Arc::new(self.clone()), checked: Arc::new(checked) }
     }
 }
 
@@ -104,7 +111,8 @@ where
                 match Detached::work(guard, work).await {
                     Ok((answer, _)) => answer,
                     Err(lost) => {
-                        layer.look_for_own(&attempt).await?;
+                        // The store may be as far away as the server of the locks.
+                        timeout(AFTER_LOSS, layer.look_for_own(&attempt)).await.unwrap_or(Ok(()))?;
                         Err(Stop::Lock(Refusal::Lost(lost)))
                     }
                 }
@@ -125,3 +133,6 @@ where
         })
     }
 }
+
+/// How long a client is kept after the lease is lost, for an answer that may be stored.
+const AFTER_LOSS: Duration = Duration::from_secs(1);

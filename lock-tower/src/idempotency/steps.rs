@@ -56,7 +56,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
 
     /// Looks for an answer; goes on only if there is none.
     pub(super) async fn look(&self, attempt: &Attempt) -> Result<(), Stop> {
-        match in_time(self.answers.get(attempt.key())).await {
+        match within(IN_TIME, self.answers.get(attempt.key())).await {
             Ok(None) => Ok(()),
             Ok(Some(record)) => Err(self.told(&record, attempt)),
             Err(error) => Err(self.unavailable(&*error)),
@@ -124,7 +124,8 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             let held = Task::spawn(put).await?;
             // What the store holds is the answer. Two requests have run if a lease was lost, and both clients must be told the same.
             if held != mine {
-                return Err(self.told(&held, attempt));
+                let told = record::read(&held, &attempt.fingerprint);
+                return Err(told.unwrap_or(Stop::Problem(Problem::NOT_STORED))); // what is not an answer is none
             }
         } else {
             self.look_for_own(attempt).await?;
@@ -150,14 +151,15 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// a lease, nobody else runs meanwhile.
     async fn put(self: Arc<Self>, attempt: Attempt, mine: Bytes) -> Result<Bytes, Stop> {
         let tries = async {
-            let mut pause = Duration::from_millis(20);
+            let (mut pause, mut limit) = (Duration::from_millis(20), IN_TIME);
             loop {
-                match in_time(self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep)).await {
+                match within(limit, self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep)).await {
                     Ok(held) => return held,
                     Err(error) => self.tell(&*error, "an answer could not be stored; trying again"),
                 }
                 sleep(pause).await;
                 pause = (2 * pause).min(Duration::from_secs(1));
+                limit *= 2; // a store that is only slow stores it in the end
             }
         };
         timeout(MAX_HOLD, tries).await.map_err(|_| Stop::Problem(Problem::NOT_STORED))
@@ -171,8 +173,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
 }
 
 /// Waits for the store, which may have no limit of its own.
-async fn in_time<T>(asked: impl Future<Output = Result<T, BoxError>>) -> Result<T, BoxError> {
-    timeout(IN_TIME, asked).await.unwrap_or_else(|_| Err("the store of answers has not answered within 10 s".into()))
+async fn within<T>(limit: Duration, asked: impl Future<Output = Result<T, BoxError>>) -> Result<T, BoxError> {
+    let late = |_| Err(format!("the store of answers has not answered within {limit:?}").into());
+    timeout(limit, asked).await.unwrap_or_else(late)
 }
 
 fn not_acquired(error: lock_core::Error) -> Stop {
