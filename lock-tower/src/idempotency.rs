@@ -89,7 +89,7 @@
 //! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body: the same JSON with other spaces is another body |
 //! | 409, `Retry-After` | `ABORTED`, `RetryInfo` | `idempotency_in_progress` | the first request is still running after `wait` |
 //! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer was too large to be kept |
-//! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer, or not within ten seconds; the handler has not run |
+//! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer, or not within [`store_timeout`](IdempotencyLayer::store_timeout); the handler has not run |
 //! | 500 | `UNKNOWN` | `idempotency_answer_not_stored` | the handler has run, and the store did not answer for five minutes |
 //!
 //! What the lock refuses is answered as by a [`LockLayer`](crate::LockLayer): its table is that of [`Http`](crate::Http), and 503

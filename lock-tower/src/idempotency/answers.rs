@@ -15,8 +15,8 @@ use crate::error::BoxError;
 ///
 /// An answer is bytes in the layer's own form: at most its [`limit`](super::IdempotencyLayer::limit), and the headers. The store keeps the
 /// answer that comes first: a later one for the same key must change nothing. Reads come from
-/// the primary, since a replica may not have an answer yet. A call that takes longer than ten seconds is dropped, and counts as failed; storing
-/// is tried again with twice the time.
+/// the primary, since a replica may not have an answer yet. A call that takes longer than the
+/// [`store_timeout`](super::IdempotencyLayer::store_timeout) is dropped, and counts as failed.
 ///
 /// What a store loses before its time, because it evicts or restarts, lets a duplicate run again.
 ///

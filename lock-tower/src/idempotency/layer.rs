@@ -29,6 +29,7 @@ pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) wait: Duration,
     /// The most bytes of an answer that is kept.
     pub(super) limit: usize,
+    pub(super) store_timeout: Duration,
     pub(super) is_optional: bool,
     is_beside_the_locks: bool,
     /// Whether the log has the warning of answers in memory.
@@ -75,8 +76,17 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
 impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
         let (keep, wait) = (Duration::from_secs(24 * 3600), Duration::from_secs(2));
-        let (is_optional, is_beside_the_locks, warned) = (false, false, Arc::default());
-        Self { lock, answers, keep, wait, limit: 256 * 1024, is_optional, is_beside_the_locks, warned }
+        Self {
+            lock,
+            answers,
+            keep,
+            wait,
+            limit: 256 * 1024,
+            store_timeout: Duration::from_secs(10),
+            is_optional: false,
+            is_beside_the_locks: false,
+            warned: Arc::default(),
+        }
     }
 
     /// Sets how long an answer is kept, at most 100 years. Default: 24 hours. After that, a request with the same key runs again.
@@ -99,6 +109,14 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
+        self
+    }
+
+    /// Sets how long the store may take to answer, also before a request is told that its lease was lost. Default: 10 seconds. After that a
+    /// request is refused with 503, and storing is tried again, with twice the time.
+    #[must_use]
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.store_timeout = timeout;
         self
     }
 

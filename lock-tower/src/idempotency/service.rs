@@ -3,15 +3,11 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use http::{Request, Response};
 use http_body::Body;
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout},
-};
+use tokio::{runtime::Handle, time::Instant};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -111,8 +107,7 @@ where
                 match Detached::work(guard, work).await {
                     Ok((answer, _)) => answer,
                     Err(lost) => {
-                        // The store may be as far away as the server of the locks.
-                        timeout(AFTER_LOSS, layer.look_for_own(&attempt)).await.unwrap_or(Ok(()))?;
+                        layer.look_for_own(&attempt).await?;
                         Err(Stop::Lock(Refusal::Lost(lost)))
                     }
                 }
@@ -133,6 +128,3 @@ where
         })
     }
 }
-
-/// How long a client is kept after the lease is lost, for an answer that may be stored.
-const AFTER_LOSS: Duration = Duration::from_secs(1);

@@ -56,7 +56,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
 
     /// Looks for an answer; goes on only if there is none.
     pub(super) async fn look(&self, attempt: &Attempt) -> Result<(), Stop> {
-        match within(IN_TIME, self.answers.get(attempt.key())).await {
+        match within(self.store_timeout, self.answers.get(attempt.key())).await {
             Ok(None) => Ok(()),
             Ok(Some(record)) => Err(self.told(&record, attempt)),
             Err(error) => Err(self.unavailable(&*error)),
@@ -151,7 +151,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// a lease, nobody else runs meanwhile.
     async fn put(self: Arc<Self>, attempt: Attempt, mine: Bytes) -> Result<Bytes, Stop> {
         let tries = async {
-            let (mut pause, mut limit) = (Duration::from_millis(20), IN_TIME);
+            let (mut pause, mut limit) = (Duration::from_millis(20), self.store_timeout);
             loop {
                 match within(limit, self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep)).await {
                     Ok(held) => return held,
@@ -159,7 +159,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
                 }
                 sleep(pause).await;
                 pause = (2 * pause).min(Duration::from_secs(1));
-                limit *= 2; // a store that is only slow stores it in the end
+                limit = limit.saturating_mul(2); // a store that is only slow stores it in the end
             }
         };
         timeout(MAX_HOLD, tries).await.map_err(|_| Stop::Problem(Problem::NOT_STORED))
@@ -228,7 +228,5 @@ const HEADER: &str = "idempotency-key";
 const REPLAYED: &str = "idempotent-replayed";
 /// The most bytes of a request, unless answers may have more. It is the limit of axum's extractors.
 const REQUEST: usize = 2 * 1024 * 1024;
-/// How long the store may take.
-const IN_TIME: Duration = Duration::from_secs(10);
 /// An answer whose body takes longer than this is a stream, which is not kept.
 const STREAMS: Duration = Duration::from_secs(5);
