@@ -99,6 +99,12 @@ impl LockGuard {
         self.held.as_ref().map(|(engine, _)| engine)
     }
 
+    /// Whether the lease is held; the error of an `attempt` if not.
+    pub(crate) fn check(&self, attempt: &'static str) -> Result<(), Error> {
+        let hold = self.lease.hold();
+        hold.check().map_err(|end| hold.error(attempt, end))
+    }
+
     /// The request, to be sent `now`, that shows whether replicas have the key. `None` if they are known to have it, or if the
     /// lease is over.
     pub(crate) fn confirmation(&self, replicas: Replicas, now: Moment) -> Option<Renewing> {
@@ -381,14 +387,13 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn hand_over(mut self) -> Result<Handover, Error> {
+        self.check(HAND_OVER)?;
         let hold = Arc::clone(self.lease.hold());
-        let ended = |end| hold.error(HAND_OVER, end);
-        hold.check().map_err(ended)?;
         let left = self.held.take().and_then(|(engine, id)| {
             let now = engine.now();
             engine.with(|state| state.queues.hand_over(id, now))
         });
-        let left = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
+        let left = left.ok_or_else(|| hold.error(HAND_OVER, hold.finish(End::Lost(LossReason::Taken))))?;
         hold.finish(End::HandedOver);
         Ok(Handover::new(left.key().clone(), left.token, left.ttl))
     }

@@ -21,7 +21,6 @@ use std::{
     cmp::Ordering,
     fmt::{self, Display, Write},
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
-    str::FromStr,
     sync::{Arc, OnceLock},
 };
 
@@ -42,7 +41,7 @@ use crate::error::{Argument, Error};
 /// # fn main() -> Result<(), lock_core::Error> {
 /// use lock_core::key::LockKey;
 ///
-/// let key: LockKey = "goods:1".parse()?;
+/// let key = LockKey::new("goods:1")?;
 /// assert_eq!(key.as_str(), "goods:1");
 /// assert!(LockKey::new("").is_err());
 /// # Ok(()) }
@@ -248,30 +247,6 @@ impl Hash for LockKey {
     }
 }
 
-impl FromStr for LockKey {
-    type Err = Error;
-
-    /// As [`new`](LockKey::new).
-    fn from_str(key: &str) -> Result<Self, Error> {
-        Self::new(key)
-    }
-}
-
-impl TryFrom<String> for LockKey {
-    type Error = Error;
-
-    /// As [`new`](LockKey::new).
-    fn try_from(key: String) -> Result<Self, Error> {
-        Self::new(key)
-    }
-}
-
-impl AsRef<str> for LockKey {
-    fn as_ref(&self) -> &str {
-        self.as_str()
-    }
-}
-
 impl fmt::Display for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.as_str().escape_debug())
@@ -315,16 +290,6 @@ mod tests {
         assert_eq!(kind(&"k".repeat(1024)).unwrap().as_str().len(), 1024);
         assert_eq!(kind(&"k".repeat(1025)).unwrap_err(), ErrorKind::Invalid(Argument::Key));
         assert!(LockKey::with_prefix("p", &"k".repeat(1024)).is_err(), "the prefix counts");
-    }
-
-    #[test]
-    fn keys_come_from_text_by_the_same_checks() {
-        let key = LockKey::new("goods:1").unwrap();
-        assert_eq!("goods:1".parse::<LockKey>().unwrap(), key);
-        assert_eq!(LockKey::try_from("goods:1".to_owned()).unwrap(), key);
-        for bad in ["", "{x}lock-core:fence"] {
-            assert!(bad.parse::<LockKey>().is_err() && LockKey::try_from(bad.to_owned()).is_err(), "{bad}");
-        }
     }
 
     #[test]

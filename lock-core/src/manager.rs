@@ -4,13 +4,12 @@ mod inspecting;
 use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
 
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes},
+    backend::{Answer, BackendError, Batch, Operation, Outcome},
     engine::Engine,
     error::{AlreadyInstalled, Argument, Error, ErrorKind},
     handover::Handover,
     health::Health,
     key::LockKey,
-    mode::Mode,
     options::LeaseOptions,
     request::{self, KeyInMode, LockAllRequest, LockRequest},
 };
@@ -279,12 +278,7 @@ impl LockManager {
         for keys in keys.chunks(FORCED_AT_ONCE) {
             let forces = keys.iter().map(|key| Operation::Force { key: key.clone(), foreign: false }).collect();
             self.engine.admit(FORCE)?;
-            let answer = self.engine.call(forces).await;
-            let (outcomes, error) = match answer {
-                Ok(answer) => (answer.outcomes, BackendError::missing()),
-                Err(error) => (Outcomes::new(), error),
-            };
-            let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(|| Err(error.clone())));
+            let outcomes = Answer::each(self.engine.call(forces).await);
             // All results are read before the first error is returned: each key that was freed has to end its lease here.
             let results: Vec<_> = keys.iter().zip(outcomes).map(|(key, outcome)| self.forced(key, outcome)).collect();
             freed += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
@@ -454,17 +448,7 @@ impl LockManager {
 
     #[track_caller]
     fn request<K>(&self, keys: Result<K, Error>) -> LockRequest<K> {
-        LockRequest {
-            engine: Arc::clone(&self.engine),
-            keys,
-            options: self.settings.options,
-            from: None,
-            mode: Mode::Exclusive,
-            take: None,
-            clashes: false,
-            since: Location::caller(),
-            label: "",
-        }
+        LockRequest::new(&self.engine, keys, self.settings.options, Location::caller())
     }
 }
 

@@ -62,6 +62,18 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) label: &'static str,
 }
 
+impl<K> LockRequest<K> {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        keys: Result<K, Error>,
+        options: LeaseOptions,
+        since: &'static Location<'static>,
+    ) -> Self {
+        let engine = Arc::clone(engine);
+        Self { engine, keys, mode: Mode::Exclusive, take: None, clashes: false, options, from: None, since, label: "" }
+    }
+}
+
 impl LockRequest {
     /// Tries once to acquire the lease. Returns `None` if the key is busy.
     ///

@@ -23,6 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "s" => 1_000,
         "m" => 60 * 1_000,
         "h" => 60 * 60 * 1_000,
+        "d" => 24 * 60 * 60 * 1_000,
         "" => return wrong(format!("`{text}` has no unit")),
         _ if unit.starts_with(|c: char| c.is_alphabetic()) => {
             return wrong(format!("`{text}` has an unknown unit, `{unit}`"));
@@ -37,7 +38,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 
 /// How a duration is written; part of every error.
 pub(crate) const UNITS: &str =
-    "write a whole number and one of the units `ms`, `s`, `m`, `h`, as in \"500ms\" or \"3s\"";
+    "write a whole number and one of the units `ms`, `s`, `m`, `h`, `d`, as in \"500ms\" or \"3s\"";
 
 #[cfg(test)]
 mod fuzz;
@@ -52,6 +53,7 @@ mod tests {
         assert_eq!(parse("3s"), Ok(Duration::from_secs(3)));
         assert_eq!(parse("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(parse("1h"), Ok(Duration::from_secs(3_600)));
+        assert_eq!(parse("7d"), Ok(Duration::from_secs(604_800)));
         assert_eq!(parse("0s"), Ok(Duration::ZERO));
         assert_eq!(parse("007s"), Ok(Duration::from_secs(7)));
     }

@@ -1,5 +1,4 @@
 use std::{
-    error::Error,
     fmt,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -11,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use lock_core::__log::Flood;
 use pin_project_lite::pin_project;
 
-use crate::{error::BoxError, until::BodyLease};
+use crate::{error::BoxError, shared::warn, until::BodyLease};
 
 pin_project! {
     /// The body of an HTTP response that came through a [`LockService`](crate::LockService): that of the service, or
@@ -134,16 +133,9 @@ where
                     (Ok(()), Last::Frame(frame)) => Some(Ok(frame)),
                     (Ok(()), _) => None,
                     (Err(error), _) => {
-                        let cause: &(dyn Error + 'static) = &error;
                         // When the backend fails, many lose theirs at once.
                         static TOLD: Flood = Flood::new();
-                        match TOLD.line() {
-                            Some(others) => {
-                                let others = (others > 0).then_some(others);
-                                tracing::warn!(error = cause, others, "a response lost its lock before its end");
-                            }
-                            None => tracing::debug!(error = cause, "a response lost its lock before its end"),
-                        }
+                        warn(&TOLD, &error, "", "a response lost its lock before its end");
                         Some(on_loss(error).map(Frame::trailers))
                     }
                 })

@@ -14,7 +14,7 @@
 //! // Whose key it is: a gateway has authenticated the account, and set this header.
 //! let principal = header::<String>("x-account");
 //! let manager = LockManager::in_memory(); // or: LockManager::connect("redis://127.0.0.1").await?
-//! let answers = MemoryAnswers::new(); // or: RedisAnswers, or a table of the service's own database
+//! let answers = MemoryAnswers::new(); // with a Redis for the locks: RedisAnswers, or a table of the service's own database
 //! let once = IdempotencyLayer::http(manager, scoped("payments", principal), answers)
 //!     .keep(Duration::from_secs(24 * 3600))
 //!     .wait(Duration::from_secs(2))
@@ -89,11 +89,11 @@
 //! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body: the same JSON with other spaces is another body |
 //! | 409, `Retry-After` | `ABORTED`, `RetryInfo` | `idempotency_in_progress` | the first request is still running after `wait` |
 //! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer was too large to be kept |
-//! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer; the handler has not run |
+//! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer, or not within [`store_timeout`](IdempotencyLayer::store_timeout); the handler has not run |
 //! | 500 | `UNKNOWN` | `idempotency_answer_not_stored` | the handler has run, and the store did not answer for five minutes |
 //!
 //! What the lock refuses is answered as by a [`LockLayer`](crate::LockLayer): its table is that of [`Http`](crate::Http), and 503
-//! `lock_unavailable` comes before the handler. A principal that is missing or empty is a mistake of the service: 500 `lock_misconfigured`.
+//! `lock_unavailable` comes before the handler. A principal that is empty, or an extension that no layer has set, is a mistake of the service: 500 `lock_misconfigured`. A missing header is 400.
 //! All bodies are problem details (RFC 9457).
 //!
 //! A key is taken as it is sent. The draft of the IETF has it in quotes, Stripe has not; `"a"` and `a` are two keys.
@@ -113,14 +113,14 @@
 //!
 //! A handler that died before the commit has done nothing. One that died after it is found by the next request. One that lost its lease
 //! inserts no row. The layer answers with what is stored, so it does not matter what the handler returns then. `example-payments` does this
-//! with SQLite. This is for HTTP: [`Attempt::answer`] has no trailers, where gRPC has its status. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
+//! with SQLite, and a test of `example-axum-shop` with PostgreSQL, in processes that are killed. This is for HTTP: [`Attempt::answer`] has no trailers, where gRPC has its status. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
 //!
 //! # Attacks
 //!
 //! | # | what happens | what follows |
 //! | --- | --- | --- |
 //! | 1 | the process dies after the effect, before the store | after the ttl a duplicate runs again; in HTTP not with [exactly once](#exactly-once) |
-//! | 2 | the lease is lost | 500 `lock_lost`; a handler that still runs is cancelled, and a duplicate runs; an answer that was read is stored all the same |
+//! | 2 | the lease is lost | 500 `lock_lost`, unless an answer is stored by then, which is told; a handler that still runs is cancelled, and a duplicate runs; an answer that was read is stored all the same |
 //! | 3 | an answer is stored after its lease was lost, while the next request runs | the answer that is stored first is told to all |
 //! | 4 | the key comes with another body while the first request runs | it waits, then 422 |
 //! | 5 | the answer is lost on its way to the client | the retry is given it |
@@ -132,7 +132,7 @@
 //! | 11 | answers fill Redis | locks go on: the layer refuses to store answers in their server, as far as the addresses show it |
 //! | 12 | the store evicts an answer | the next duplicate runs again: [`keep`](IdempotencyLayer::keep) is a wish to the store |
 //! | 13 | a server is down | 503, before the handler; the policy `LetThrough` does not apply here |
-//! | 14 | thousands of duplicates | one read of the store each, and one place in the queue; [`max_waiters_per_key`](crate::LockLayer::max_waiters_per_key) |
+//! | 14 | thousands of duplicates | two reads of the store each as a rule, and one place in the queue; [`max_waiters_per_key`](crate::LockLayer::max_waiters_per_key) |
 //! | 15 | the handler answers with 500 after half of its work | it is not kept, and a retry runs again, as in version 2 of Stripe's interface; version 1 keeps it |
 //! | 16 | a client sends two keys for one payment | two payments: nothing helps |
 //! | 17 | gRPC | the same, by metadata, with trailers; without [exactly once](#exactly-once) |

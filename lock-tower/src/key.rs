@@ -80,6 +80,8 @@ mod text;
 pub(crate) use self::axum::NoRoute;
 #[cfg(feature = "axum")]
 pub use self::axum::{PathParam, path_param};
+#[cfg(feature = "idempotency")]
+pub(crate) use self::http::spelled;
 #[cfg(feature = "http")]
 pub use self::http::{Extension, Header, MethodAndPath, extension, header, method_and_path};
 #[cfg(feature = "idempotency")]

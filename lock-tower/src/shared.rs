@@ -1,6 +1,9 @@
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    error::Error,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use lock_core::__log::Flood;
@@ -35,11 +38,16 @@ impl Shared {
     /// Counts a request that goes through without its lock, and logs that at most once a second.
     pub(crate) fn let_through(&self, error: &lock_core::Error, name: &'static str) {
         self.let_through.fetch_add(1, Relaxed);
-        let (lock, what) = (shown(name), "a request goes through without its lock");
-        match self.told.line() {
-            Some(others) => tracing::warn!(%error, lock, others = (others > 0).then_some(others), "{what}"),
-            None => tracing::debug!(%error, lock, "{what}"),
-        }
+        warn(&self.told, error, name, "a request goes through without its lock");
+    }
+}
+
+/// Logs a failure, which many requests may meet at once, at most once a second.
+pub(crate) fn warn(told: &Flood, error: &(dyn Error + 'static), name: &'static str, what: &str) {
+    let lock = shown(name);
+    match told.line() {
+        Some(others) => tracing::warn!(%error, lock, others = (others > 0).then_some(others), "{what}"),
+        None => tracing::debug!(%error, lock, "{what}"),
     }
 }
 

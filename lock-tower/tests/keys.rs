@@ -211,8 +211,8 @@ async fn an_extension_is_a_key() {
     let authenticated = || locked(scoped("account", extension::<Account>())).layer(axum::Extension(Account(7)));
     assert_eq!(ask(authenticated(), to("/goods/1")).await.1, "account:7");
     let (status, text) = ask(locked(scoped("account", extension::<Account>())), to("/goods/1")).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert!(text.contains("the request has no Account"), "{text}");
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(text.contains("lock_misconfigured"), "{text}");
     assert_eq!(ask(locked(scoped("account", extension::<Account>().optional())), to("/goods/1")).await.1, "no lock");
 }
 

@@ -40,11 +40,7 @@ fn release_of(events: &[Event], acquire: usize) -> Option<usize> {
 }
 
 /// Two leases of one key, of which the second follows on the release of the first.
-fn successors(events: &[Event], is_first: impl Fn(&Event) -> bool) -> [usize; 2] {
-    successors_that(events, |first, _| is_first(first))
-}
-
-fn successors_that(events: &[Event], are_meant: impl Fn(&Event, &Event) -> bool) -> [usize; 2] {
+fn successors(events: &[Event], are_meant: impl Fn(&Event, &Event) -> bool) -> [usize; 2] {
     let acquires = acquires(events);
     let pair = acquires.windows(2).find(|pair| {
         let [first, second] = [&events[pair[0]], &events[pair[1]]];
@@ -74,7 +70,7 @@ fn intruder(events: &[Event], acquire: usize, mode: Mode) -> Event {
 #[test]
 fn a_second_holder_is_rejected() {
     rejected(RANDOM, "exclusion", Some(Rule::TwoHolders), |events| {
-        let [first, _] = successors(events, |_| true);
+        let [first, _] = successors(events, |_, _| true);
         events.push(intruder(events, first, Mode::Exclusive));
     });
 }
@@ -88,7 +84,7 @@ fn what_is_excused_excuses_no_second_holder_before_and_after() {
     let sides: [&dyn Fn(&Event) -> bool; 2] = [&before, &after];
     for side in sides {
         rejected(FORGETS, "exclusion", Some(Rule::TwoHolders), |events| {
-            let [first, _] = successors(events, side);
+            let [first, _] = successors(events, |first, _| side(first));
             events.push(intruder(events, first, Mode::Exclusive));
         });
     }
@@ -97,7 +93,7 @@ fn what_is_excused_excuses_no_second_holder_before_and_after() {
 #[test]
 fn a_writer_beside_a_reader_is_rejected() {
     rejected(MODES, "exclusion", Some(Rule::TwoHolders), |events| {
-        let [reader, _] = successors(events, |event| event.mode == Mode::Shared);
+        let [reader, _] = successors(events, |first, _| first.mode == Mode::Shared);
         events.push(intruder(events, reader, Mode::Exclusive));
     });
 }
@@ -105,7 +101,7 @@ fn a_writer_beside_a_reader_is_rejected() {
 #[test]
 fn a_permit_too_many_is_rejected() {
     rejected(MODES, "exclusion", Some(Rule::TwoHolders), |events| {
-        let [permit, _] = successors(events, |event| matches!(event.mode, Mode::Permits { .. }));
+        let [permit, _] = successors(events, |first, _| matches!(first.mode, Mode::Permits { .. }));
         let Mode::Permits { total, .. } = events[permit].mode else { unreachable!() };
         events.push(intruder(events, permit, Mode::Permits { total, take: total }));
     });
@@ -114,7 +110,7 @@ fn a_permit_too_many_is_rejected() {
 #[test]
 fn a_release_after_the_next_holder_is_rejected() {
     rejected(RANDOM, "exclusion", Some(Rule::StaleSuccess), |events| {
-        let [first, second] = successors(events, |_| true);
+        let [first, second] = successors(events, |_, _| true);
         let mut again = events[release_of(events, first).expect("it is released")].clone();
         let at = events[second].t_return.unwrap_or_default() + 0.001;
         (again.t_invoke, again.t_return, again.process) = (at, Some(at), format!("{}/again", again.process));
@@ -138,7 +134,7 @@ fn fencing_tokens_that_fall_from_holder_to_waiter_are_rejected() {
 }
 
 fn swap_fences(events: &mut [Event], are_meant: impl Fn(&Event, &Event) -> bool) {
-    let [first, second] = successors_that(events, are_meant);
+    let [first, second] = successors(events, are_meant);
     let (one, other) = (events[first].fence, events[second].fence);
     (events[first].fence, events[second].fence) = (other, one);
 }
@@ -146,7 +142,7 @@ fn swap_fences(events: &mut [Event], are_meant: impl Fn(&Event, &Event) -> bool)
 #[test]
 fn a_fencing_token_that_is_given_twice_is_rejected() {
     rejected(RANDOM, "fences", Some(Rule::FenceOrder), |events| {
-        let [first, second] = successors(events, |_| true);
+        let [first, second] = successors(events, |_, _| true);
         events[second].fence = events[first].fence;
     });
 }
@@ -154,7 +150,7 @@ fn a_fencing_token_that_is_given_twice_is_rejected() {
 #[test]
 fn a_token_that_is_used_twice_is_rejected() {
     rejected(RANDOM, "tokens", Some(Rule::TokenReuse), |events| {
-        let [first, second] = successors(events, |_| true);
+        let [first, second] = successors(events, |_, _| true);
         let (one, other) = (events[first].token.clone(), events[second].token.clone());
         events.iter_mut().filter(|event| event.token == other).for_each(|event| event.token.clone_from(&one));
     });
@@ -188,7 +184,7 @@ fn check_after_loss(events: &mut Vec<Event>) {
 #[test]
 fn a_deadline_further_away_than_the_ttl_is_rejected() {
     rejected(RANDOM, "guard", Some(Rule::ValidAfterEnd), |events| {
-        let [first, _] = successors(events, |_| true);
+        let [first, _] = successors(events, |_, _| true);
         let until = events[first].t_return.unwrap_or_default() + events[first].ttl.unwrap_or_default() + 5.0;
         events[first].deadline = Some(until);
     });
@@ -209,7 +205,7 @@ fn a_lost_update_is_rejected() {
 fn a_key_that_nobody_has_and_is_busy_is_rejected() {
     rejected(RANDOM, "busy", None, |events| {
         let end = events.iter().filter_map(|event| event.t_return).fold(0.0, f64::max) + 3_600_000.0;
-        let [first, _] = successors(events, |_| true);
+        let [first, _] = successors(events, |_, _| true);
         let mut tries = events[first].clone();
         (tries.op, tries.process) = (Op::Acquire, "late".to_owned());
         (tries.token, tries.fence, tries.deadline) = (None, None, None);

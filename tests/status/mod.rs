@@ -25,7 +25,7 @@ async fn manager(server: &RedisServer, name: &str) -> LockManager {
 async fn serve(manager: &LockManager) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let address = listener.local_addr().expect("an address");
-    let status = Status::new(manager.clone()).service("shop").environment("production").allow_force_release();
+    let status = Status::new(manager.clone()).environment("production").allow_force_release();
     let router = Router::new().nest_service("/locks", status);
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
@@ -53,9 +53,9 @@ async fn an_operator_finds_a_key_and_releases_it() {
     eventually(SOON, what, async || ops.inspect("goods:7").await.is_ok_and(|info| !info.waiters().is_empty())).await;
 
     browser.open(&format!("http://{address}/locks")).await;
-    assert_eq!(browser.value("document.title").await, "shop (production) · locks");
+    assert_eq!(browser.value("document.title").await, "ops (production) · locks");
     let header = browser.text("header").await;
-    assert!(header.starts_with("Locks of shop\nproduction\nno prefix · database 0\nas of "), "{header}");
+    assert!(header.starts_with("Locks of ops\nproduction\nno prefix · database 0\nas of "), "{header}");
     assert_eq!(keys(&browser).await, ["goods:7", "orders:1"]);
     let row = browser.text(".keys li").await;
     assert!(row.contains("by shop on ") && row.contains("1 request waiting"), "{row}");

@@ -174,8 +174,7 @@ impl Cluster {
         replication::is_replicated(&self.nodes[primary], &self.all(&replicas)).await
     }
 
-    /// Keeps all nodes up and lets nothing that is written from now on in `slot` reach a replica, until
-    /// [`start_replication`](Self::start_replication).
+    /// Keeps all nodes up and lets nothing that is written from now on in `slot` reach a replica.
     ///
     /// # Panics
     /// When a node does not answer.
@@ -183,15 +182,6 @@ impl Cluster {
         let primary = self.primary_of(slot).await;
         let replicas = self.replicas_of(primary).await;
         replication::forbid(&self.nodes[primary], &self.all(&replicas)).await;
-    }
-
-    /// Lets all replicas follow their primaries again.
-    ///
-    /// # Panics
-    /// When a node is paused.
-    pub async fn start_replication(&self) {
-        let running: Vec<_> = self.nodes.iter().filter(|node| node.is_running()).collect();
-        replication::allow(&running, self.password.as_deref()).await;
     }
 
     /// The node that says that it serves `slot`, the one elected last if there are several.

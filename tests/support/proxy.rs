@@ -106,11 +106,6 @@ impl FaultProxy {
         self.order(Mode::DropReplies);
     }
 
-    /// Passes `bytes` more of the replies on each connection, then closes it, if need be in the middle of a reply.
-    pub fn cut_replies_after(&self, bytes: usize) {
-        self.order(Mode::CutReplies { after: bytes });
-    }
-
     /// Closes all open connections in good order (FIN), on both sides. New ones are as before.
     pub fn cut(&self) {
         self.end(End::Close);
@@ -176,9 +171,6 @@ enum Mode {
     Hole,
     DropRequests,
     DropReplies,
-    CutReplies {
-        after: usize,
-    },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -259,7 +251,6 @@ async fn pump(
     let mut under_way: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
     let mut dice = Dice::seeded(0x5eed);
     let mut mode = orders.borrow_and_update().mode;
-    let mut passed = 0; // in this mode
     let mut open = true;
     while open || !under_way.is_empty() {
         let due = under_way.front().map(|(due, _)| *due);
@@ -270,10 +261,7 @@ async fn pump(
                 if changed.is_err() {
                     return Ok(());
                 }
-                let told = orders.borrow_and_update().mode;
-                if told != mode {
-                    (mode, passed) = (told, 0);
-                }
+                mode = orders.borrow_and_update().mode;
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if flows && due.is_some() => {
                 let (_, bytes) = under_way.pop_front().unwrap_or_else(|| unreachable!("it was due"));
@@ -287,17 +275,9 @@ async fn pump(
                         lost.fetch_add(bytes.len(), Ordering::Relaxed);
                         bytes = &[];
                     }
-                    (Mode::CutReplies { after }, Direction::Replies) if passed + bytes.len() >= after => {
-                        for (_, earlier) in under_way.drain(..) {
-                            to.write_all(&earlier).await?;
-                        }
-                        to.write_all(&bytes[..after - passed]).await?;
-                        return Err(io::ErrorKind::ConnectionAborted.into());
-                    }
                     _ => {}
                 }
                 if !bytes.is_empty() {
-                    passed += bytes.len();
                     let last = under_way.back().map(|(due, _)| *due);
                     let due = Instant::now() + delay_in(mode, &mut dice);
                     under_way.push_back((last.map_or(due, |last| due.max(last)), bytes.to_vec()));

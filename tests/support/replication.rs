@@ -26,30 +26,19 @@ pub(crate) async fn is_replicated(primary: &RedisServer, replicas: &[&RedisServe
     true
 }
 
-/// Ends the links of `primary` to its `replicas`, which get no other until [`allow`] is called: all are up, and what is
-/// written from now on reaches the primary alone.
+/// Ends the links of `primary` to its `replicas`, which get no other: all are up, and what is written from now on reaches the
+/// primary alone.
 ///
 /// A replica that is stopped (SIGSTOP) would not do: the system takes in what is sent to it.
 pub(crate) async fn forbid(primary: &RedisServer, replicas: &[&RedisServer]) {
     for replica in replicas {
-        sign_in_with(replica, "not the password").await;
+        let answer = replica.call(&["CONFIG", "SET", "masterauth", "not the password"]).await;
+        assert_eq!(answer, Reply::Status("OK".to_owned()));
     }
     primary.call(&["CLIENT", "KILL", "TYPE", "replica"]).await;
     for replica in replicas {
         eventually(SOON, "the replica has lost its link", async || !is_linked(replica).await).await;
     }
-}
-
-/// Lets the replicas among the `servers` link with their primary, by this password.
-pub(crate) async fn allow(servers: &[&RedisServer], password: Option<&str>) {
-    for server in servers {
-        sign_in_with(server, password.unwrap_or_default()).await;
-    }
-}
-
-async fn sign_in_with(replica: &RedisServer, password: &str) {
-    let answer = replica.call(&["CONFIG", "SET", "masterauth", password]).await;
-    assert_eq!(answer, Reply::Status("OK".to_owned()));
 }
 
 async fn offset(server: &RedisServer, field: &str) -> Option<u64> {

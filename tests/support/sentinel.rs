@@ -166,23 +166,13 @@ impl Sentinels {
         replication::is_replicated(&self.servers[primary], &self.others(primary)).await
     }
 
-    /// Keeps all servers up and lets nothing written from now on reach a replica, until
-    /// [`start_replication`](Self::start_replication).
+    /// Keeps all servers up and lets nothing written from now on reach a replica.
     ///
     /// # Panics
     /// When a server does not answer.
     pub async fn stop_replication(&self) {
         let primary = self.primary().await;
         replication::forbid(&self.servers[primary], &self.others(primary)).await;
-    }
-
-    /// Lets the replicas follow the primary again.
-    ///
-    /// # Panics
-    /// When a server is paused.
-    pub async fn start_replication(&self) {
-        let running: Vec<_> = self.servers.iter().filter(|server| server.is_running()).collect();
-        replication::allow(&running, self.password.as_deref()).await;
     }
 
     /// What a majority of the sentinels says.

@@ -92,7 +92,7 @@ mod several {
 mod once {
     use lock_core::distributed_lock;
 
-    #[distributed_lock(key = "jobs:nightly:<run>", on_busy = skip, at_least = "168h")]
+    #[distributed_lock(key = "jobs:nightly:<run>", on_busy = skip, at_least = "7d")]
     async fn nightly(run: &str) -> Result<Option<u64>, lock_core::Error> {
         Ok(Some(1)) // None: another machine has begun this run, or has failed in it
     }

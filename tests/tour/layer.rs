@@ -15,7 +15,7 @@ use lock_core::{LeaseOptions, LockManager, OnLost, Replicas};
 use lock_status::Status;
 use lock_tower::{
     BoxError, Held, HeldAll, LockLayer, OnBackendError,
-    idempotency::{Attempt, IdempotencyLayer, MemoryAnswers},
+    idempotency::{Attempt, IdempotencyLayer, MemoryAnswers, RedisAnswers},
     key::{extension, header, method_and_path, path_param, scoped},
 };
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
@@ -54,7 +54,10 @@ async fn ready_made() -> Result {
     let app = Router::new().route("/goods/{id}", post(sell));
     assert_eq!(status(&app.clone().route_layer(per_goods), Method::POST, "/goods/1").await?, StatusCode::OK);
     assert_eq!(status(&app.clone().route_layer(per_account), Method::POST, "/goods/1").await?, StatusCode::OK);
-    assert_eq!(status(&app.clone().route_layer(per_user), Method::POST, "/goods/1").await?, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        status(&app.clone().route_layer(per_user), Method::POST, "/goods/1").await?,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
     assert_eq!(status(&app.clone().route_layer(per_route), Method::POST, "/goods/1").await?, StatusCode::OK);
     assert_eq!(status(&app.route_layer(per_shop), Method::POST, "/goods/1").await?, StatusCode::BAD_REQUEST);
     Ok(())
@@ -325,13 +328,23 @@ mod duplicates {
         Ok(receipt.map(Body::from))
     }
 
+    async fn over_redis(manager: LockManager) -> Result<Router> {
+        let client = redis::Client::open("redis://answers.internal")?;
+        let answers = RedisAnswers::new(&client, client.get_connection_manager().await?);
+        let whose = scoped("payments", extension::<Account>()); // `Account` has `Display`
+        let once = IdempotencyLayer::http(manager, whose, answers)
+            .keep(Duration::from_secs(24 * 3600))
+            .wait(Duration::from_secs(2));
+        once.check_for::<Body>()?;
+        let app = Router::new().route("/payments", post(charge)).route_layer(once);
+        Ok(app)
+    }
+
     #[tokio::test]
     async fn a_duplicate_gets_the_first_answer() -> Result {
         let manager = LockManager::in_memory();
         let whose = scoped("payments", extension::<Account>());
-        let once = IdempotencyLayer::http(manager, whose, MemoryAnswers::new())
-            .keep(Duration::from_secs(24 * 3600))
-            .wait(Duration::from_secs(2));
+        let once = IdempotencyLayer::http(manager, whose, MemoryAnswers::new());
         let app = Router::new().route("/payments", post(charge)).route_layer(once);
 
         for is_replayed in [false, true] {

@@ -42,6 +42,7 @@ async fn store(server: &RedisServer) -> Store {
 fn layer<A: Answers>(manager: &LockManager, answers: &A) -> IdempotencyLayer<Header<String>, A> {
     IdempotencyLayer::http(manager.clone(), scoped("payments", header::<String>("x-account")), answers.clone())
         .wait(SOON)
+        .store_timeout(SOON)
 }
 
 /// Counts the effects of each key, and compares all answers.
@@ -140,7 +141,9 @@ async fn attack_14_ten_thousand_duplicates_of_one_key_get_one_answer() {
     }
     judge.rules(1, DUPLICATES);
     let (read, stored) = (answers.calls_of("get").await, answers.calls_of("set").await);
-    // Two looks as a rule: before the lease, and under it. A third one of those that shared the key before any had run.
+    // Two looks as a rule: before the lease, and under it. Among ten thousand tasks the first may not be polled for 100 ms after its turn
+    // has come: then it misses the turn, and those that share the key come in before anybody has run. They look a third time, before they
+    // would run. (With turns of 3 ms, 300 to 1,400 do in each run; with turns of 100 ms, none unless the machine is busy.)
     assert!(read <= 3 * DUPLICATES as u64, "{read}");
     assert_eq!(stored, 1);
     for manager in managers {
@@ -246,8 +249,8 @@ async fn attack_13_a_redis_that_is_killed_at_any_step_leads_to_one_answer() {
         ("locks", 1, 500, 1),
         // Attack 2: the effect has happened, and its answer is stored though the lease is lost.
         ("locks", 2, 500, 1),
-        // Attack 3: it was stored, though its client is not told so.
-        ("locks", 3, 500, 1),
+        // It was stored, and its client is told so.
+        ("locks", 3, 201, 1),
     ] {
         assert_eq!(kill(which, at).await, (told, effects), "{which} killed at step {at}");
     }

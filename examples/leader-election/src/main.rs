@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use example_processes::{Child, redis_url};
-use lock_core::{ErrorKind, Lease, LockManager};
+use lock_core::{Lease, LockManager};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -51,13 +51,15 @@ async fn candidate(url: &str) -> Result<()> {
         match manager.lock("leader").ttl(TTL).wait_forever().run(lead).await {
             Ok(resigned) => return resigned,
             // Nobody leads now, or somebody else: this one certainly does not.
-            Err(error) if matches!(error.kind(), ErrorKind::Lost(_)) => eprintln!("deposed: {error}"),
-            // Redis is down: come back in a while, with the others.
-            Err(error) if error.retry_after().is_some() => {
-                eprintln!("no election: {error}");
-                sleep(TTL / 2).await;
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_lost() => eprintln!("deposed: {error}"),
+            Err(error) => match error.retry_after() {
+                // Redis is down, for all candidates.
+                Some(pause) => {
+                    eprintln!("no election: {error}");
+                    sleep(pause).await;
+                }
+                None => return Err(error.into()),
+            },
         }
     }
 }

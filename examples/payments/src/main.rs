@@ -70,6 +70,9 @@ async fn main() -> Result<()> {
         _ => Form::Layer,
     };
     println!("{}", run(form, &args.locks).await?);
+    if form == Form::Layer {
+        println!("killed before it charged: after that, only `--transaction` keeps the duplicate from a second charge");
+    }
     Ok(())
 }
 

@@ -4,12 +4,9 @@ use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 /// A server that answers a few commands, for as long as the test process lives.
@@ -22,17 +19,12 @@ pub(crate) struct Fake {
 pub(crate) struct Says {
     /// Fields of `INFO`, which replace those of a healthy server.
     pub(crate) info: Vec<(&'static str, String)>,
-    pub(crate) settings: Vec<(&'static str, &'static str)>,
     /// What `CLUSTER INFO` says, of a cluster of this node alone.
     pub(crate) cluster: &'static str,
     /// The command at which it closes the connection.
     pub(crate) ends_at: &'static str,
     /// How many seconds its clock is ahead.
     pub(crate) ahead: i64,
-    /// How long the first `PING` takes.
-    pub(crate) first_ping: Duration,
-    /// How long every `PING` takes.
-    pub(crate) ping: Duration,
 }
 
 impl Fake {
@@ -40,11 +32,11 @@ impl Fake {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let url = format!("redis://{}", listener.local_addr().expect("it is bound"));
         let port = listener.local_addr().expect("it is bound").port();
-        let (says, has_pinged) = (Arc::new(says), Arc::new(AtomicBool::new(false)));
+        let says = Arc::new(says);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (says, has_pinged) = (Arc::clone(&says), Arc::clone(&has_pinged));
-                thread::spawn(move || serve(&stream, port, &says, &has_pinged));
+                let says = Arc::clone(&says);
+                thread::spawn(move || serve(&stream, port, &says));
             }
         });
         Self { url }
@@ -52,7 +44,7 @@ impl Fake {
 }
 
 /// Answers a client to its end.
-fn serve(mut stream: &TcpStream, port: u16, says: &Says, has_pinged: &AtomicBool) -> Option<()> {
+fn serve(mut stream: &TcpStream, port: u16, says: &Says) -> Option<()> {
     let mut input = BufReader::new(stream);
     loop {
         let count: usize = line(&mut input)?.strip_prefix('*')?.parse().ok()?;
@@ -65,10 +57,6 @@ fn serve(mut stream: &TcpStream, port: u16, says: &Says, has_pinged: &AtomicBool
         let words: Vec<String> = words.collect::<Option<_>>()?;
         if words[0] == says.ends_at {
             return None;
-        }
-        if words[0] == "PING" {
-            let is_first = !has_pinged.swap(true, Ordering::Relaxed);
-            thread::sleep(if is_first { says.first_ping.max(says.ping) } else { says.ping });
         }
         stream.write_all(reply(&words, port, says).as_bytes()).ok()?;
     }
@@ -89,7 +77,7 @@ fn reply(words: &[String], port: u16, says: &Says) -> String {
             bulk(&fields.into_iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect::<String>())
         }
         ("CONFIG", Some(name)) => {
-            let value = says.settings.iter().chain(&SETTINGS).find(|(known, _)| known == name);
+            let value = SETTINGS.iter().find(|(known, _)| known == name);
             format!("*2\r\n{}{}", bulk(name), bulk(value.map_or("0", |(_, value)| value)))
         }
         ("TIME", _) => {

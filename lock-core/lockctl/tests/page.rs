@@ -214,7 +214,7 @@ fn checks_of_the_doctor_are_those_of_the_page() {
         .collect();
     let report = server.json(&["doctor"]);
     let checks = report["checks"].as_array().expect("an array").iter().filter_map(|row| row["check"].as_str());
-    assert_eq!(checks.inspect(|check| assert!(names.contains(check), "{check} is not in {names:?}")).count(), 17);
+    assert_eq!(checks.inspect(|check| assert!(names.contains(check), "{check} is not in {names:?}")).count(), 16);
     // The others are of sentinels, clusters and quorums.
-    assert_eq!(names.len(), 17 + 4, "{names:?}");
+    assert_eq!(names.len(), 16 + 4, "{names:?}");
 }

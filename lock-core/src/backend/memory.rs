@@ -166,8 +166,11 @@ impl Backend for MemoryBackend {
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         let now = self.store.now();
         let state = self.store.state();
-        let held =
-            state.store.keys.iter().filter(|(key, holders)| key.wire().starts_with(&prefix) && holders.ends() > now);
+        let held = state
+            .store
+            .keys
+            .iter()
+            .filter(|(key, holders)| key.wire().starts_with(&prefix) && holders.is_live(now + 1));
         let keys = held.filter_map(|(key, _)| LockKey::new(key.wire()).ok()).collect();
         Reply::ready(Ok(keys))
     }

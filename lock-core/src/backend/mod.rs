@@ -29,6 +29,7 @@ pub(crate) mod url;
 use std::{
     fmt,
     future::Future,
+    iter,
     pin::Pin,
     sync::{
         Arc,
@@ -356,6 +357,15 @@ impl Answer {
         self.repeated |= part.repeated;
         self.out_of_order |= part.out_of_order;
         self.calls_refused |= part.calls_refused;
+    }
+
+    /// Returns the outcomes of a call; without an answer, or beyond it, its error for each operation.
+    pub(crate) fn each(result: Result<Self, BackendError>) -> impl Iterator<Item = Result<Outcome, BackendError>> {
+        let (outcomes, error) = match result {
+            Ok(answer) => (answer.outcomes, BackendError::missing()),
+            Err(error) => (Outcomes::new(), error),
+        };
+        outcomes.into_iter().chain(iter::repeat_with(move || Err(error.clone())))
     }
 
     /// Returns the outcome of a batch of one.

@@ -4,6 +4,7 @@
 //! Nothing here fails, waits or reads a clock. Times are µs by the clock of the store, whose origin is its own.
 
 mod holders;
+mod place;
 mod queue;
 
 use std::{
@@ -13,9 +14,10 @@ use std::{
     time::Duration,
 };
 
+pub(super) use self::place::micros;
 pub use self::{
     holders::{Holders, Share},
-    queue::{Queue, Waiting},
+    place::{Queue, Waiting},
 };
 use super::{AIMS_WITHIN, Acquire, Grant, Operation, Outcome, Outcomes, Release, Renew, Token};
 use crate::{
@@ -161,7 +163,7 @@ impl Store {
     /// When the lease of a token ends, if it has one.
     #[must_use]
     pub fn end_of(&self, key: &LockKey, token: Token, now: u64) -> Option<u64> {
-        self.keys.get(key)?.live(self.least(now)).find(|share| share.token == token).map(|share| share.ends)
+        self.keys.get(key)?.share(token, self.least(now)).map(|share| share.ends)
     }
 
     /// Whether somebody may be waiting.
@@ -183,8 +185,8 @@ impl Store {
     /// Ends the lease of a token at once. A group whose other shares end just now goes with it.
     fn end_share(&mut self, key: &LockKey, token: Token, now: u64) {
         if let Some(holders) = self.keys.get_mut(key) {
-            holders.shares.retain(|share| share.token != token);
-            if holders.ends() <= now {
+            holders.remove(token);
+            if !holders.is_live(now + 1) {
                 self.keys.remove(key);
             }
         }
@@ -249,7 +251,7 @@ impl Store {
     fn renew(&mut self, renew: &Renew, call: &mut Call<'_>) -> Outcome {
         let Renew { key, token, .. } = renew;
         let (least, end) = (self.least(call.now), self.end(call.now, renew.ttl));
-        let share = self.keys.get_mut(key).and_then(|holders| holders.share(*token, least));
+        let share = self.keys.get_mut(key).and_then(|holders| holders.share_mut(*token, least));
         let Some(share) = share else { return Outcome::Gone };
         share.ends = share.ends.max(end);
         let remaining = Duration::from_micros(share.ends - call.now);
@@ -264,7 +266,7 @@ impl Store {
         // First, since the key might be granted to it.
         let was_granted = self.waits(now) && self.remove_place(key, *token);
         let (least, end) = (self.least(now), self.end(now, release.after));
-        let share = self.keys.get_mut(key).and_then(|holders| holders.share(*token, least));
+        let share = self.keys.get_mut(key).and_then(|holders| holders.share_mut(*token, least));
         let outcome = if share.is_some() { Outcome::Released } else { Outcome::Gone };
         match share {
             Some(share) if !release.after.is_zero() => share.ends = end,
@@ -290,9 +292,7 @@ impl Store {
         match self.keys.get_mut(key).filter(|_| !mode.is_exclusive()) {
             Some(holders) => {
                 holders.fence = fence;
-                // So that the dead do not add up for as long as others live.
-                holders.shares.retain(|other| other.ends >= least && other.token != share.token);
-                holders.shares.push(share);
+                holders.put(share, least);
             }
             None => drop(self.keys.insert(key.clone(), Holders::new(share, fence))),
         }
@@ -316,7 +316,7 @@ impl Store {
     /// Removes what has expired of a key that an operation looks at.
     fn look(&mut self, operation: &Operation, now: u64) {
         let (key, least) = (operation.key(), self.least(now));
-        if self.keys.get(key).is_some_and(|holders| holders.ends() < least) {
+        if self.keys.get(key).is_some_and(|holders| !holders.is_live(least)) {
             self.keys.remove(key);
         }
         let waits = self.waits(now) && !matches!(operation, Operation::Renew(_) | Operation::Inspect { .. });
@@ -345,17 +345,13 @@ impl Store {
     fn sweep(&mut self, now: u64) {
         if self.keys.len().max(self.queues.len()) > self.sweep_above {
             let least = self.least(now);
-            self.keys.retain(|_, holders| holders.ends() >= least);
+            self.keys.retain(|_, holders| holders.is_live(least));
             self.queues.retain(|_, queue| queue.expires >= least);
             self.sweep_above = (self.keys.len().max(self.queues.len()) * 2).max(LEAST_SWEPT);
             self.keys.shrink_to(self.sweep_above * 2);
             self.queues.shrink_to(self.sweep_above * 2);
         }
     }
-}
-
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// How far ahead the time may be until when somebody may be waiting.

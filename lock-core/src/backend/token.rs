@@ -8,7 +8,7 @@ use crate::mode::Mode;
 /// if it is exclusive, `:shared`, or `:2/10` for two of ten permits. A value with another mark or version belongs to a foreign
 /// holder (another library on the same key). Knowing a token is enough to release the lease, so `Debug` hides it and nothing
 /// logs it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
     high: u64,
     low: u64,

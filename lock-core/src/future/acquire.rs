@@ -33,7 +33,8 @@ use crate::{
 /// waits in line behind earlier requests of its process, and its process waits behind those that queued before it.
 ///
 /// Keep polling this future. If its turn comes and it is not polled within 100 ms, for example because a `select!` loop keeps it
-/// aside, it loses its turn. It rejoins the queue at the end when it is polled again.
+/// aside, it loses its turn. It rejoins the queue at the end when it is polled again. A request that shares the key, or
+/// takes permits, has 100 ms more for each 64 that its process holds, up to two seconds more.
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind: whatever a request in flight may have set is released in the background.
@@ -322,16 +323,18 @@ impl Progress {
     }
 }
 
-impl LockRequest {
+impl<K> LockRequest<K> {
     /// The error for the caller.
-    fn failed(&self, error: Error) -> Error {
+    pub(super) fn failed(&self, error: Error) -> Error {
         match error.kind() {
-            // The queue does not know for how long it was to wait.
+            // The queue does not know for how long it was to wait, and a later key had only what was left of the wait.
             ErrorKind::Busy => error.busy_for(self.options.patience()),
             _ => error,
         }
     }
+}
 
+impl LockRequest {
     fn on_key(&self, error: Error) -> Error {
         self.keys.as_ref().map_or_else(Clone::clone, |key| error.on(key))
     }

@@ -124,7 +124,7 @@ impl AcquireAll {
         let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
         loop {
             if let Some(acquire) = current {
-                let mut guard = ready!(Pin::new(acquire).poll(cx)).map_err(|error| request.whole_wait(error))?;
+                let mut guard = ready!(Pin::new(acquire).poll(cx)).map_err(|error| request.failed(error))?;
                 *current = None;
                 // Nothing is done under it unless the other keys are acquired, too.
                 guard.set_unfinished(true);
@@ -148,7 +148,7 @@ impl AcquireAll {
             *guards = ready!(confirm.poll(cx))?;
         }
         let mut guard = LockAllGuard::new(std::mem::take(guards), acquired.since(*began));
-        guard.check(ACQUIRE)?;
+        guard.guards.iter().try_for_each(|guard| guard.check(ACQUIRE))?;
         guard.set_unfinished(false);
         Poll::Ready(Ok(guard))
     }
@@ -164,14 +164,6 @@ impl LockAllRequest {
             left - 1
         );
         Error::new(ErrorKind::Busy, ACQUIRE).on(next).detail(detail)
-    }
-
-    /// The error of one key, in terms of the whole request: a later key had only what was left of the wait.
-    fn whole_wait(&self, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::Busy => error.busy_for(self.options.patience()),
-            _ => error,
-        }
     }
 }
 

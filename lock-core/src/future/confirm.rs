@@ -1,14 +1,13 @@
 //! Waiting until replicas have leases that were just acquired.
 
 use std::{
-    iter,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use super::release::ReleaseAll;
 use crate::{
-    backend::{BackendError, Batch, Operation, Outcome, Outcomes},
+    backend::{Answer, BackendError, Batch, Operation, Outcome},
     clock::Moment,
     engine::{Response, tenure::Renewing},
     error::{ACQUIRE, Error, ErrorKind},
@@ -62,11 +61,17 @@ impl Confirm {
         if self.failed.is_none() {
             let mut failed = None;
             if let Some(response) = &mut self.response {
-                let outcomes = ready!(Pin::new(response).poll(cx)).map(|answer| answer.outcomes);
-                failed = answered(&self.guards, &self.confirmations, outcomes);
+                let outcomes = Answer::each(ready!(Pin::new(response).poll(cx)));
+                for (confirmation, outcome) in self.confirmations.iter().zip(outcomes) {
+                    if let Err(error) = confirmation.answered(&self.guards[confirmation.guard], outcome) {
+                        failed.get_or_insert(error);
+                    }
+                }
             }
             let guards = std::mem::take(&mut self.guards);
-            let Some(error) = failed.or_else(|| guards.iter().find_map(ended)) else { return Poll::Ready(Ok(guards)) };
+            let Some(error) = failed.or_else(|| guards.iter().find_map(|guard| guard.check(ACQUIRE).err())) else {
+                return Poll::Ready(Ok(guards));
+            };
             self.failed = Some((ReleaseAll::new(guards.into_iter().map(LockGuard::release_at_once)), error));
         }
         let Some((releases, error)) = &mut self.failed else { unreachable!("it was set above") };
@@ -74,32 +79,6 @@ impl Confirm {
         let _ = ready!(Pin::new(releases).poll(cx));
         Poll::Ready(Err(error.clone()))
     }
-}
-
-/// Takes the answers, and returns the error of the first lease that replicas do not have.
-fn answered(
-    guards: &[LockGuard],
-    confirmations: &[Confirmation],
-    outcomes: Result<Outcomes, BackendError>,
-) -> Option<Error> {
-    let (outcomes, error) = match outcomes {
-        Ok(outcomes) => (outcomes, BackendError::missing()),
-        Err(error) => (Outcomes::new(), error),
-    };
-    let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
-    let mut failed = None;
-    for (confirmation, outcome) in confirmations.iter().zip(outcomes) {
-        if let Err(error) = confirmation.answered(&guards[confirmation.guard], outcome) {
-            failed.get_or_insert(error);
-        }
-    }
-    failed
-}
-
-/// The error of a lease that has ended meanwhile.
-fn ended(guard: &LockGuard) -> Option<Error> {
-    let hold = guard.lease().hold();
-    hold.check().err().map(|end| hold.error(ACQUIRE, end))
 }
 
 impl Confirmation {

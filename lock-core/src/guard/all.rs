@@ -57,14 +57,6 @@ impl LockAllGuard {
         self.guards.iter_mut().for_each(|guard| guard.set_unfinished(unfinished));
     }
 
-    /// Whether all leases are held, or which one is lost.
-    pub(crate) fn check(&self, attempt: &'static str) -> Result<(), Error> {
-        self.guards
-            .iter()
-            .map(|guard| guard.lease.hold())
-            .try_for_each(|hold| hold.check().map_err(|end| hold.error(attempt, end)))
-    }
-
     /// Returns the leases, whose clones can be sent to other tasks.
     #[must_use]
     pub fn leases(&self) -> &Leases {

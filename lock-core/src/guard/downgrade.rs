@@ -48,9 +48,9 @@ impl LockGuard {
     /// # reader.release().await?; other.release().await }
     /// ```
     pub async fn downgrade(mut self) -> Result<Self, Error> {
+        self.check(DOWNGRADE)?;
         let hold = Arc::clone(self.lease.hold());
         let ended = |end| hold.error(DOWNGRADE, end);
-        hold.check().map_err(ended)?;
         let mode = hold.mode();
         if !mode.is_exclusive() {
             let detail = format!("the lease is {mode}, and only an exclusive one can be downgraded; it is released");
@@ -73,15 +73,10 @@ impl LockGuard {
             durability: None,
         };
         let request = LockRequest {
-            engine: Arc::clone(&engine),
-            keys: Ok(pending.key.clone()),
             mode: Mode::Shared,
-            take: None,
-            clashes: false,
             from: Some(pending.token),
-            options,
-            since: hold.since,
             label: hold.label(),
+            ..LockRequest::new(&engine, Ok(pending.key.clone()), options, hold.since)
         };
         let _left = Left { engine, doubt: left.doubt(), pending };
         request.acquire().await.map_err(|error| match error.kind() {

@@ -1,8 +1,8 @@
-use std::{iter, slice, time::Duration};
+use std::{slice, time::Duration};
 
 use super::LockGuard;
 use crate::{
-    backend::{BackendError, Batch, Operation, Outcome, Outcomes, Renew},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
     clock::Moment,
     end::End,
     engine::{Engine, hold::Hold, metrics, tenure::HoldId},
@@ -79,9 +79,8 @@ impl LockGuard {
 
     /// Whether the lease is held and the ttl in its range.
     fn check_extension(&self, ttl: Result<Ttl, String>) -> Result<Ttl, Error> {
-        let hold = self.lease.hold();
-        hold.check().map_err(|end| hold.error(EXTEND, end))?;
-        ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))
+        self.check(EXTEND)?;
+        ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&self.lease.hold().key))
     }
 
     /// Makes the request that extends the lease, to be sent now.
@@ -115,11 +114,7 @@ pub(super) async fn extend(guards: &[LockGuard], ttl: impl Fn(&LockGuard) -> Res
         });
         let (extensions, batch): (Vec<_>, Batch) = begun.collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
         let Some(engine) = extensions.first().map(|extension| extension.engine) else { break };
-        let (outcomes, error) = match engine.call(batch).await {
-            Ok(answer) => (answer.outcomes, BackendError::missing()),
-            Err(error) => (Outcomes::new(), error),
-        };
-        let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
+        let outcomes = Answer::each(engine.call(batch).await);
         for (extension, outcome) in extensions.into_iter().zip(outcomes) {
             if let Err(error) = extension.answered(outcome) {
                 failed.get_or_insert(error);

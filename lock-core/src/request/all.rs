@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{LockRequest, none_if_busy};
 use crate::{error::Error, guard::LockAllGuard, key::LockKey, leases::Leases, mode::Mode, options::LeaseOptions};
@@ -94,17 +94,8 @@ impl LockAllRequest {
     }
 
     pub(crate) fn for_key(&self, key: LockKey, mode: Mode) -> LockRequest {
-        LockRequest {
-            engine: Arc::clone(&self.engine),
-            keys: Ok(key),
-            mode,
-            take: None,
-            clashes: false,
-            // All keys are waited for together.
-            options: LeaseOptions { durability: None, ..self.options },
-            from: None,
-            since: self.since,
-            label: self.label,
-        }
+        // All keys are waited for together.
+        let options = LeaseOptions { durability: None, ..self.options };
+        LockRequest { mode, label: self.label, ..LockRequest::new(&self.engine, Ok(key), options, self.since) }
     }
 }

@@ -15,7 +15,8 @@ use crate::error::BoxError;
 ///
 /// An answer is bytes in the layer's own form: at most its [`limit`](super::IdempotencyLayer::limit), and the headers. The store keeps the
 /// answer that comes first: a later one for the same key must change nothing. Reads come from
-/// the primary, since a replica may not have an answer yet.
+/// the primary, since a replica may not have an answer yet. A call that takes longer than the
+/// [`store_timeout`](super::IdempotencyLayer::store_timeout) is dropped, and counts as failed.
 ///
 /// What a store loses before its time, because it evicts or restarts, lets a duplicate run again.
 ///
@@ -52,9 +53,15 @@ pub trait Answers: Clone + Send + Sync + 'static {
     fn address(&self) -> Option<String> {
         None
     }
+
+    /// Returns whether other processes, and this one after a restart, do not have the answers. Default: `false`.
+    fn is_of_this_process(&self) -> bool {
+        false
+    }
 }
 
-/// Answers in the memory of this process, for tests and for a service of one instance. Clones share them.
+/// Answers in the memory of this process, for tests. Clones share them. **Another instance, and this one after a restart, does not have
+/// them, and runs a duplicate again**: the layer warns if its locks are not in memory, too.
 ///
 /// # Examples
 ///
@@ -110,6 +117,10 @@ impl Answers for MemoryAnswers {
             *first = (now + keep.min(MOST), answer);
         }
         Ok(first.1.clone())
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        true
     }
 }
 

@@ -2,9 +2,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use lock_core::key::join;
 
 use super::record;
-use crate::key::{Choice, KeyExtractor, method_and_path, scoped};
+use crate::key::spelled;
 
 /// What the layer knows of a request that it lets through, in the extensions of the request. A handler needs it to store its answer
 /// itself, in the transaction of its effect, which alone makes the effect happen [exactly once](crate::idempotency#exactly-once).
@@ -37,12 +38,9 @@ pub struct Attempt {
 impl Attempt {
     /// Describes a request whose body was read.
     pub(super) fn new(prefix: &str, key: &str, request: &Request<()>, body: &[u8]) -> Self {
-        // Two spellings of a path are one request.
-        let path = match scoped("", method_and_path()).extract(request) {
-            Choice::Lock(path) => path,
-            _ => request.uri().path().to_owned(),
-        };
         let query = request.uri().query().unwrap_or_default();
+        // Two spellings of a path are one request. In the form of a key, as in all answers that are stored.
+        let path = join(["", &spelled(request)]);
         let fingerprint = format!("{:032x}", fingerprint([path.as_bytes(), query.as_bytes(), body]));
         Self { key: format!("{prefix}{key}").into(), fingerprint: fingerprint.into() }
     }

@@ -1,4 +1,10 @@
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use http::Request;
 use lock_core::LockManager;
@@ -9,6 +15,7 @@ use crate::{
     key::{Principal, Scoped},
     layer::LockLayer,
     misconfigured::Misconfigured,
+    shared::shown,
 };
 
 /// Gives all requests of one `Idempotency-Key` one answer: that of the first.
@@ -22,8 +29,11 @@ pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) wait: Duration,
     /// The most bytes of an answer that is kept.
     pub(super) limit: usize,
+    pub(super) store_timeout: Duration,
     pub(super) is_optional: bool,
     is_beside_the_locks: bool,
+    /// Whether the log has the warning of answers in memory.
+    warned: Arc<AtomicBool>,
 }
 
 impl<K, A: Answers> IdempotencyLayer<K, A> {
@@ -66,7 +76,17 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
 impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
         let (keep, wait) = (Duration::from_secs(24 * 3600), Duration::from_secs(2));
-        Self { lock, answers, keep, wait, limit: 256 * 1024, is_optional: false, is_beside_the_locks: false }
+        Self {
+            lock,
+            answers,
+            keep,
+            wait,
+            limit: 256 * 1024,
+            store_timeout: Duration::from_secs(10),
+            is_optional: false,
+            is_beside_the_locks: false,
+            warned: Arc::default(),
+        }
     }
 
     /// Sets how long an answer is kept, at most 100 years. Default: 24 hours. After that, a request with the same key runs again.
@@ -89,6 +109,14 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
+        self
+    }
+
+    /// Sets how long the store may take to answer, also before a request is told that its lease was lost. Default: 10 seconds. After that a
+    /// request is refused with 503, and storing is tried again, with twice the time.
+    #[must_use]
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.store_timeout = timeout;
         self
     }
 
@@ -156,6 +184,23 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         K: Principal<Request<B>>,
     {
         self.lock.check_for::<Request<B>>()?;
+        self.check_store()
+    }
+
+    /// Logs what is wrong whatever the requests are. Fails if the layer can never work.
+    pub(super) fn tell_at_start(&self) -> Result<(), Misconfigured> {
+        let is_shared = self.lock.manager.health().nodes().iter().any(|node| node.address() != "memory");
+        if self.answers.is_of_this_process() && is_shared && !self.warned.swap(true, Relaxed) {
+            tracing::warn!(
+                lock = shown(self.lock.name_of()),
+                "answers are in the memory of this process: another instance, and this one after a restart, runs a duplicate again; \
+                 store them in Redis or in the service's database"
+            );
+        }
+        self.lock.told(self.lock.check_options().and_then(|()| self.check_store()))
+    }
+
+    fn check_store(&self) -> Result<(), Misconfigured> {
         self.problem().map_or(Ok(()), |problem| Err(self.lock.misconfigured(problem)))
     }
 

@@ -10,18 +10,9 @@
 //! break in it, so nothing is escaped.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use super::{problem::Problem, steps::Stop};
-
-/// An answer that was kept.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) trailers: HeaderMap,
-    pub(super) body: Bytes,
-}
 
 /// Writes an answer.
 pub(super) fn write(
@@ -67,19 +58,19 @@ pub(super) fn read(record: &Bytes, fingerprint: &str) -> Option<Stop> {
     if status == "-" {
         return Some(Stop::Problem(Problem::NOT_KEPT));
     }
-    let status = status.parse().ok()?;
-    let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
+    let (mut kept, mut trailers) = (Response::new(()), HeaderMap::new());
+    *kept.status_mut() = status.parse().ok()?;
     loop {
         let (fields, field) = match line()? {
             [] => break,
             [b' ', field @ ..] => (&mut trailers, field),
-            field => (&mut headers, field),
+            field => (kept.headers_mut(), field),
         };
         let colon = field.iter().position(|byte| *byte == b':')?;
         let value = HeaderValue::from_bytes(&field[colon + 1..]).ok()?;
         fields.append(HeaderName::from_bytes(&field[..colon]).ok()?, value);
     }
-    Some(Stop::Kept(Box::new(Kept { status, headers, trailers, body: record.slice_ref(rest) })))
+    Some(Stop::Kept(Box::new(kept.map(|()| (record.slice_ref(rest), trailers)))))
 }
 
 const FORM: &str = "lock-tower 1 ";

@@ -48,7 +48,11 @@ impl<S, K: Clone, A: Answers, P: Clone> Layer<S> for IdempotencyLayer<K, A, P> {
 
     fn layer(&self, inner: S) -> Self::Service {
         metrics::describe();
-        IdempotencyService { inner, layer: Arc::new(self.clone()), checked: Arc::default() }
+        let checked = OnceLock::new();
+        if let Err(error) = self.tell_at_start() {
+            let _ = checked.set(Err(error));
+        }
+        IdempotencyService { inner, layer: Arc::new(self.clone()), checked: Arc::new(checked) }
     }
 }
 
@@ -96,18 +100,21 @@ where
                 let guard = Guard::One(layer.acquire(key, &attempt, until).await?);
                 let mut request = request.map(|()| P::body(body));
                 guard.attach(&lock.protocol, &mut request);
-                if time_left.is_some() {
-                    lock.protocol.waited(&mut request, begun.elapsed());
-                }
                 request.extensions_mut().insert(attempt.clone());
-                let layer = Arc::clone(&layer);
+                let (running, own) = (Arc::clone(&layer), attempt.clone());
                 // In a task of its own: a client that hangs up must not leave the work half done.
-                let work = async move { layer.run(service, request, &attempt).await };
-                Detached::work(guard, work).await.map_err(Refusal::Lost).map_err(Stop::Lock)?.0
+                let work = async move { running.run(service, request, &own, begun).await };
+                match Detached::work(guard, work).await {
+                    Ok((answer, _)) => answer,
+                    Err(lost) => {
+                        layer.look_for_own(&attempt).await?;
+                        Err(Stop::Lock(Refusal::Lost(lost)))
+                    }
+                }
             };
             match steps.await {
                 Ok(answer) => answer,
-                Err(Stop::Kept(kept)) => Ok(steps::replay(kept)),
+                Err(Stop::Kept(kept)) => Ok(steps::replay(*kept)),
                 Err(Stop::Lock(refusal)) => refuse(&lock.protocol, lock.name_of(), refusal),
                 Err(Stop::Problem(problem)) => {
                     tracing::debug!(

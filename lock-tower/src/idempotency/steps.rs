@@ -9,27 +9,21 @@ use lock_core::{__log::Flood, LockGuard, key::part};
 use tokio::time::{Instant, sleep, timeout};
 use tower_service::Service;
 
-use super::{
-    answers::Answers,
-    attempt::Attempt,
-    form::Form,
-    layer::IdempotencyLayer,
-    problem::Problem,
-    record::{self, Kept},
-};
+use super::{answers::Answers, attempt::Attempt, form::Form, layer::IdempotencyLayer, problem::Problem, record};
 use crate::{
     body::ResponseBody,
     error::BoxError,
     key::{Absent, Choice, Find, KeyExtractor, Mistake, Principal, header},
     layer::MAX_HOLD,
     refusal::Refusal,
-    shared::shown,
+    shared::warn,
     until::Task,
 };
 
 /// What a request is told in place of the handler's own answer.
 pub(super) enum Stop {
-    Kept(Box<Kept>),
+    /// An answer that was kept: its body, and its trailers.
+    Kept(Box<Response<(Bytes, HeaderMap)>>),
     Lock(Refusal),
     Problem(Problem),
 }
@@ -48,8 +42,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             }
             _ => return Err(Stop::Problem(Problem::KEY_UNUSABLE)),
         };
-        let no_principal =
-            "a request has no principal, or an empty one; let the closure of its layer return text or an error";
+        let no_principal = "the principal of a request is empty; let the layer that authenticates refuse such requests, or a closure return text or an error";
         // All clients with an empty one would be one client.
         let is_named = |whose: &str| {
             whose.strip_prefix(self.lock.key.scope).is_some_and(|rest| rest != ":" && !rest.starts_with("::"))
@@ -63,20 +56,22 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
 
     /// Looks for an answer; goes on only if there is none.
     pub(super) async fn look(&self, attempt: &Attempt) -> Result<(), Stop> {
-        let record = self.answers.get(attempt.key()).await;
-        self.judge(record, attempt).map_or(Ok(()), Err)
+        match within(self.store_timeout, self.answers.get(attempt.key())).await {
+            Ok(None) => Ok(()),
+            Ok(Some(record)) => Err(self.told(&record, attempt)),
+            Err(error) => Err(self.unavailable(&*error)),
+        }
     }
 
-    fn judge(&self, record: Result<Option<Bytes>, BoxError>, attempt: &Attempt) -> Option<Stop> {
-        let told = record.and_then(|record| {
-            let told = record
-                .map(|record| record::read(&record, &attempt.fingerprint).ok_or("what is stored is not an answer"));
-            Ok(told.transpose()?)
-        });
-        told.unwrap_or_else(|error| {
-            self.tell(&*error, "the answers to earlier requests cannot be read");
-            Some(Stop::Problem(Problem::UNAVAILABLE))
-        })
+    /// What a request is told for which this is stored.
+    fn told(&self, record: &Bytes, attempt: &Attempt) -> Stop {
+        record::read(record, &attempt.fingerprint)
+            .unwrap_or_else(|| self.unavailable(&*BoxError::from("what is stored is not an answer")))
+    }
+
+    fn unavailable(&self, error: &(dyn std::error::Error + 'static)) -> Stop {
+        self.tell(error, "the answers to earlier requests cannot be read");
+        Stop::Problem(Problem::UNAVAILABLE)
     }
 
     /// Waits until it is the turn of a request to run.
@@ -99,8 +94,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     pub(super) async fn run<S, B, R>(
         self: Arc<Self>,
         mut service: S,
-        request: Request<B>,
+        mut request: Request<B>,
         attempt: &Attempt,
+        begun: Instant,
     ) -> Result<Result<Response<ResponseBody<R>>, S::Error>, Stop>
     where
         K: Send + Sync + 'static,
@@ -110,6 +106,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     {
         // The first look was before the lease: another request may have stored its answer in between.
         self.look(attempt).await?;
+        self.lock.protocol.waited(&mut request, begun.elapsed()); // with both looks
         let (head, body) = match service.call(request).await {
             Ok(response) => response.into_parts(),
             Err(error) => return self.look_for_own(attempt).await.map(|()| Err(error)),
@@ -127,7 +124,8 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             let held = Task::spawn(put).await?;
             // What the store holds is the answer. Two requests have run if a lease was lost, and both clients must be told the same.
             if held != mine {
-                self.judge(Ok(Some(held)), attempt).map_or(Ok(()), Err)?;
+                let told = record::read(&held, &attempt.fingerprint);
+                return Err(told.unwrap_or(Stop::Problem(Problem::NOT_STORED))); // what is not an answer is none
             }
         } else {
             self.look_for_own(attempt).await?;
@@ -140,8 +138,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         Ok(Ok(Response::from_parts(head, body)))
     }
 
-    /// Looks for an answer that the handler has stored itself, before it failed. Without one its own answer is told.
-    async fn look_for_own(&self, attempt: &Attempt) -> Result<(), Stop> {
+    /// Looks for an answer that the handler has stored itself before it failed, or another request after the lease was lost. Without one
+    /// the failure is told.
+    pub(super) async fn look_for_own(&self, attempt: &Attempt) -> Result<(), Stop> {
         match self.look(attempt).await {
             Err(stop @ Stop::Kept(_)) => Err(stop),
             _ => Ok(()),
@@ -152,14 +151,15 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// a lease, nobody else runs meanwhile.
     async fn put(self: Arc<Self>, attempt: Attempt, mine: Bytes) -> Result<Bytes, Stop> {
         let tries = async {
-            let mut pause = Duration::from_millis(20);
+            let (mut pause, mut limit) = (Duration::from_millis(20), self.store_timeout);
             loop {
-                match self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep).await {
+                match within(limit, self.answers.put_if_absent(attempt.key(), mine.clone(), self.keep)).await {
                     Ok(held) => return held,
                     Err(error) => self.tell(&*error, "an answer could not be stored; trying again"),
                 }
                 sleep(pause).await;
                 pause = (2 * pause).min(Duration::from_secs(1));
+                limit = limit.saturating_mul(2); // a store that is only slow stores it in the end
             }
         };
         timeout(MAX_HOLD, tries).await.map_err(|_| Stop::Problem(Problem::NOT_STORED))
@@ -168,12 +168,14 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// Logs a failure of the store, at most once a second.
     fn tell(&self, error: &(dyn std::error::Error + 'static), what: &str) {
         static TOLD: Flood = Flood::new();
-        let lock = shown(self.lock.name_of());
-        match TOLD.line() {
-            Some(others) => tracing::warn!(error, lock, others = (others > 0).then_some(others), "{what}"),
-            None => tracing::debug!(error, lock, "{what}"),
-        }
+        warn(&TOLD, error, self.lock.name_of(), what);
     }
+}
+
+/// Waits for the store, which may have no limit of its own.
+async fn within<T>(limit: Duration, asked: impl Future<Output = Result<T, BoxError>>) -> Result<T, BoxError> {
+    let late = |_| Err(format!("the store of answers has not answered within {limit:?}").into());
+    timeout(limit, asked).await.unwrap_or_else(late)
 }
 
 fn not_acquired(error: lock_core::Error) -> Stop {
@@ -184,12 +186,9 @@ fn not_acquired(error: lock_core::Error) -> Stop {
 }
 
 /// Gives an answer again.
-pub(super) fn replay<R: Body>(kept: Box<Kept>) -> Response<ResponseBody<R>> {
-    let trailers = (!kept.trailers.is_empty()).then_some(Ok(kept.trailers));
-    let mut response = Response::new(ResponseBody::buffered(kept.body, None, trailers));
-    (*response.status_mut(), *response.headers_mut()) = (kept.status, kept.headers);
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    response
+pub(super) fn replay<R: Body>(mut kept: Response<(Bytes, HeaderMap)>) -> Response<ResponseBody<R>> {
+    kept.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    kept.map(|(body, trailers)| ResponseBody::buffered(body, None, (!trailers.is_empty()).then_some(Ok(trailers))))
 }
 
 /// Reads the body of a request, which is part of its fingerprint.

@@ -138,11 +138,16 @@ pub struct MethodAndPath(());
 
 impl<B> Parts<Request<B>> for MethodAndPath {
     fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
-        let mut part = format!("{} ", request.method());
-        normalise(uri(request).path(), &mut part);
-        key.part(&part);
+        key.part(&spelled(request));
         Ok(())
     }
+}
+
+/// The method and the path, in one spelling.
+pub(crate) fn spelled<B>(request: &Request<B>) -> String {
+    let mut spelled = format!("{} ", request.method());
+    normalise(uri(request).path(), &mut spelled);
+    spelled
 }
 
 fn uri<B>(request: &Request<B>) -> &Uri {
@@ -193,7 +198,8 @@ fn hex(digit: u8) -> u8 {
 }
 
 /// Takes a value from the request's extensions as a part of a [`scoped`](super::scoped) key: an authenticated account, for
-/// example, which an outer layer has put there. A request without the extension is refused (400).
+/// example, which an outer layer has put there. A request without the extension is refused with 500 `lock_misconfigured`, as by the extractor
+/// of axum: the layer that sets it is missing, or stands inside of this one.
 ///
 /// # Examples
 ///
@@ -256,7 +262,9 @@ impl<B, T: Display + Send + Sync + 'static> Find<Request<B>> for Extension<T> {
         let value = request.extensions().get::<T>().map(T::to_string);
         value.map(Cow::Owned).ok_or_else(|| {
             let name = any::type_name::<T>().rsplit("::").next().unwrap_or_default();
-            Absent::Missing(format!("the request has no {name}").into())
+            let problem =
+                format!("a request has no {name} in its extensions; put the layer that sets it outside of this one");
+            Absent::Missing(Mistake(problem).into())
         })
     }
 }

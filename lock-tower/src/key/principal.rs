@@ -49,8 +49,8 @@ use super::{choice::IntoChoice, http, parts::Parts};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say whose idempotency key a `{Req}` has",
     label = "not a principal",
-    note = "name the authenticated client first, as in `scoped(\"payments\", extension::<Account>())`; text and `.optional()` parts would \
-            give one client the answer of another"
+    note = "name the authenticated client first, as in `scoped(\"payments\", extension::<Account>())`, whose type has `Display`; text and \
+            `.optional()` parts would give one client the answer of another"
 )]
 pub trait Principal<Req>: Parts<Req> {}
 

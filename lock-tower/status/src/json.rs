@@ -18,7 +18,7 @@ pub(super) fn list(site: &Site, question: &Question, health: &Health, look: &Loo
     let at = look.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut value = json!({
         "at_ms": ms(at),
-        "service": site.service,
+        "service": site.service(),
         "environment": site.environment,
         "key_prefix": site.prefix(),
         "manager": health,

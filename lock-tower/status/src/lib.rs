@@ -191,13 +191,6 @@ impl Status {
         Self { site: Arc::new(Site::of(manager.clone())), looks: Looks::new(manager) }
     }
 
-    /// Sets the name of the service in the title and the header. Default: the
-    /// [`client_name`](lock_core::LockManagerBuilder::client_name) of the manager.
-    #[must_use]
-    pub fn service(self, name: impl Into<String>) -> Self {
-        self.with(|site| site.service = name.into())
-    }
-
     /// Sets the name of the environment, such as `production`, in the title and the header of each page. Default: none.
     ///
     /// Prefix and database stand in the header, too; they come from the manager.

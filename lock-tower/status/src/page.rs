@@ -79,12 +79,10 @@ impl List<'_> {
         match self.look.rates {
             Some(Rates { span, grown: Counters { acquired, busy, lost } }) => write!(
                 body,
-                "In the last {}: <b>{}</b> acquired{}, <b>{}</b> given up because the key was busy{}, <b>{}</b> lost. ",
+                "In the last {}: <b>{}</b> acquired, <b>{}</b> given up because the key was busy, <b>{}</b> lost. ",
                 Age(span),
                 Number(acquired),
-                PerSecond(acquired, span),
                 Number(busy),
-                PerSecond(busy, span),
                 Number(lost),
             )?,
             None => body.write_str("Rates are known from the second look on. ")?,
@@ -171,9 +169,6 @@ impl List<'_> {
                 }
             }
             body.write_str("</ol>")?;
-            if let Some(more) = info.waiters().len().checked_sub(SHOWN).filter(|more| *more > 0) {
-                write!(body, "<p>and {more} more</p>")?;
-            }
             body.write_str("</details>")?;
         } else {
             let nobody = if info.is_truncated() {
@@ -230,17 +225,6 @@ fn figures(body: &mut String, selection: &Selection<'_>, is_partial: bool) -> fm
 
 fn figure(body: &mut String, name: &str, value: &str) -> fmt::Result {
     write!(body, "<div><dt>{name}<dd>{value}</div>")
-}
-
-/// Says how many a second these were in a span.
-struct PerSecond(u64, Duration);
-
-impl Display for PerSecond {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(number, span) = self;
-        let rate = u128::from(*number) * 10_000 / span.as_millis().max(1);
-        if rate == 0 { Ok(()) } else { write!(f, " ({}.{}/s)", rate / 10, rate % 10) }
-    }
 }
 
 fn age_or(none: &str, age: Option<Duration>) -> String {

@@ -50,9 +50,6 @@ impl Display for HolderOf<'_> {
                     self.trace(f, other)?;
                 }
                 f.write_str("</ul>")?;
-                if let Some(more) = others.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-                    write!(f, "<p>and {more} more</p>")?;
-                }
                 f.write_str("</details>")?;
             }
             if let Some(silent) = info.silent() {
@@ -165,9 +162,6 @@ impl Missing<'_> {
                 write!(f, "<li>{}, {} ago", Named(party), Age(*ago))?;
             }
             f.write_str("</ul><p>")?;
-            if let Some(more) = missed.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-                write!(f, "and {more} more. ")?;
-            }
         }
         match unanswered.saturating_sub(missed.len()) {
             0 => f.write_str("</p>"),

@@ -14,7 +14,6 @@ use super::{
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     manager: LockManager,
-    pub(super) service: String,
     /// Empty if it was not given.
     pub(super) environment: String,
     pub(super) traces: Option<Traces>,
@@ -24,13 +23,12 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn of(manager: LockManager) -> Self {
-        Self {
-            service: manager.service().to_owned(),
-            environment: String::new(),
-            traces: None,
-            releases: false,
-            manager,
-        }
+        Self { environment: String::new(), traces: None, releases: false, manager }
+    }
+
+    /// The name of the service, as its manager has it.
+    pub(super) fn service(&self) -> &str {
+        self.manager.service()
     }
 
     /// Which keys the manager has: those that begin with this.
@@ -40,7 +38,7 @@ impl Site {
 
     /// The title of a page, as it stands in an attribute. The service comes first, because a tab shows little more.
     pub(super) fn title(&self, page: &str) -> String {
-        let (service, environment) = (Attribute(&self.service), Attribute(&self.environment));
+        let (service, environment) = (Attribute(self.service()), Attribute(&self.environment));
         if self.environment.is_empty() {
             format!("{service} · {page}")
         } else {
@@ -50,7 +48,7 @@ impl Site {
 
     /// The head of each page. `name` is the element that has the name of the service.
     pub(super) fn header(&self, name: &str, as_of: Option<TimeOfDay>) -> String {
-        let mut header = format!("<header><{name}>Locks of {}</{name}>", Clipped(&self.service));
+        let mut header = format!("<header><{name}>Locks of {}</{name}>", Clipped(self.service()));
         // Nothing fails that is written into a string.
         let _ = self.write(&mut header, as_of);
         header
@@ -97,8 +95,8 @@ mod tests {
 
     #[test]
     fn titles_and_headers_name_service_environment_and_prefix_as_text() {
-        let mut site = Site::of(LockManager::in_memory());
-        site.service = "<shop>".to_owned();
+        let manager = LockManager::builder().url("memory://").client_name("<shop>").build().expect("valid");
+        let mut site = Site::of(manager);
         assert_eq!(site.title("locks"), "&lt;shop&gt; · locks");
         site.environment = "\"pro\"</title>\n".to_owned();
         assert_eq!(site.title("locks"), "&lt;shop&gt; (&quot;pro&quot;&lt;/title&gt;&#10;) · locks");

@@ -36,9 +36,8 @@ async fn each_page_names_service_environment_and_prefix() {
         ["service", "environment", "key_prefix"].map(|name| json[name].as_str().unwrap()),
         ["shop", "<production>", "stock:"]
     );
-    // What else the builder of the page is given goes first; without an environment there is no badge.
-    let page = get(mounted(Status::new(manager).service("stock service")).await, "/locks").await.body;
-    assert!(page.contains("<title>stock service · locks</title>") && !page.contains("environment"), "{page}");
+    let page = get(mounted(Status::new(manager)).await, "/locks").await.body;
+    assert!(page.contains("<title>shop · locks</title>") && !page.contains("environment"), "{page}");
     let page = get(address, "/locks").await.body;
     assert!(page.contains("Locks of shop<"), "a clone that was changed is another page");
 }

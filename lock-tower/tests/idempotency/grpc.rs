@@ -14,14 +14,19 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, StreamBody};
 use lock_core::LockManager;
 use lock_tower::{
-    Grpc,
-    idempotency::{IdempotencyLayer, MemoryAnswers},
+    BoxError, Grpc,
+    idempotency::{Answers, IdempotencyLayer, MemoryAnswers},
     key::{Header, header, scoped},
 };
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::TcpListener,
+    sync::watch,
+    time::{Instant, sleep},
+};
+use tokio_stream::StreamExt;
 use tonic::{
     Code, Status,
     body::Body,
@@ -32,7 +37,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{limit, soon, until};
 
-fn layer(answers: &MemoryAnswers) -> IdempotencyLayer<Header<String>, MemoryAnswers, Grpc> {
+fn layer<A: Answers>(answers: &A) -> IdempotencyLayer<Header<String>, A, Grpc> {
     let whose = scoped("payments", header::<String>("x-account"));
     IdempotencyLayer::grpc(LockManager::in_memory(), whose, answers.clone()).wait(Duration::from_secs(60))
 }
@@ -171,4 +176,61 @@ async fn attack_17_a_call_that_is_running_is_aborted_within_the_time_of_its_call
     let response = soon(first).await.unwrap().unwrap();
     assert_eq!(response.into_body().collect().await.unwrap().trailers().unwrap()["x-run"], "1");
     assert_eq!(runs.load(SeqCst), 1);
+}
+
+/// A store whose looks take three seconds.
+#[derive(Clone, Debug)]
+struct Slow(MemoryAnswers);
+
+impl Answers for Slow {
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, BoxError> {
+        sleep(Duration::from_secs(3)).await;
+        self.0.get(key).await
+    }
+
+    async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, BoxError> {
+        self.0.put_if_absent(key, answer, keep).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attack_17_the_time_of_a_caller_begins_with_its_call() {
+    let _limit = limit();
+    let (doors, runs) = (watch::Sender::new(false), Arc::<AtomicUsize>::default());
+    let method = {
+        let (doors, runs) = (doors.subscribe(), Arc::clone(&runs));
+        move |call: Request<Body>| {
+            let (mut doors, run) = (doors.clone(), runs.fetch_add(1, SeqCst));
+            async move {
+                doors.wait_for(|open| *open).await.unwrap();
+                let mut response = Status::ok(format!("run {run}")).into_http::<Body>();
+                response.headers_mut().insert("x-left", call.headers()["grpc-timeout"].clone());
+                Ok::<_, Infallible>(response)
+            }
+        }
+    };
+    let service = layer(&Slow(MemoryAnswers::new())).layer(service_fn(method));
+    let call = |time: &str| {
+        let upload = tokio_stream::once(()).then(|()| async {
+            sleep(Duration::from_secs(4)).await;
+            Ok::<_, Status>(Frame::data(Bytes::from("42")))
+        });
+        let call = Request::post("/bank/0").header("x-account", "a").header("idempotency-key", "1");
+        let call = call.header("grpc-timeout", time).body(Body::new(StreamBody::new(upload))).unwrap();
+        service.clone().oneshot(call)
+    };
+    let first = tokio::spawn(call("60S"));
+    until("the method runs", || runs.load(SeqCst) == 1).await;
+
+    let begun = Instant::now();
+    let response = soon(call("20S")).await.unwrap();
+    assert_eq!(Status::from_header_map(response.headers()).unwrap().code(), Code::Aborted);
+    // The layer answers 50 ms before the end, and the clock of tokio counts milliseconds.
+    let took = begun.elapsed();
+    assert!((19_950..=19_960).contains(&took.as_millis()), "upload and first look are parts of the time: {took:?}");
+
+    doors.send_replace(true);
+    let response = soon(first).await.unwrap().unwrap();
+    // An upload and two looks.
+    assert_eq!(response.headers()["x-left"], "50000000u");
 }

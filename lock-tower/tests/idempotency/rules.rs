@@ -2,8 +2,12 @@
 
 use std::{
     convert::Infallible,
+    future::pending,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -15,13 +19,16 @@ use lock_core::{ErrorKind, Lease, LeaseOptions, LockManager};
 use lock_tower::{
     LockLayer,
     idempotency::{Answers, Attempt, IdempotencyLayer, MemoryAnswers},
-    key::scoped,
+    key::{extension, scoped},
 };
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver},
+    time::Instant,
+};
 use tower::{Layer as _, ServiceExt, service_fn};
 
 use super::{Bank, Down, ask, layer, request, told};
-use crate::support::{Failing, limit, poll_once, soon, until, until_waited_for};
+use crate::support::{Failing, Log, limit, poll_once, soon, until, until_waited_for};
 
 #[tokio::test]
 async fn attack_5_a_retry_is_given_the_first_answer() {
@@ -427,6 +434,86 @@ async fn attack_2_an_answer_in_hand_is_stored_though_the_lease_is_lost() {
     until("the answer is stored", || doors.done() == 1).await;
     ask(&service, request("a", "1", "42")).await.is(201, "charge 1");
     assert_eq!(bank.charges(), 1);
+}
+
+#[tokio::test]
+async fn attack_2_an_answer_that_is_stored_is_told_though_the_lease_is_lost() {
+    let _limit = limit();
+    let (manager, answers, bank) = (LockManager::in_memory(), MemoryAnswers::new(), Bank::closed());
+    let (store, inside) = (answers.clone(), bank.clone());
+    let handler = move |Extension(attempt): Extension<Attempt>| async move {
+        let paid = Response::new(Bytes::from("paid"));
+        store.put_if_absent(attempt.key(), attempt.answer(&paid), Duration::from_secs(60)).await.unwrap();
+        inside.charge().await; // for ever
+    };
+    let service = Router::new().route("/pay", post(handler)).route_layer(layer(&manager, &answers));
+    let first = tokio::spawn(async move { ask(&service, request("a", "1", "42")).await });
+    until("the answer is stored", || bank.charges() == 1).await;
+    manager.force_release("payments:a:1").await.unwrap();
+    soon(first).await.unwrap().is(200, "paid");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attack_13_a_store_that_hangs_is_waited_for_ten_seconds() {
+    let _limit = limit();
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let hangs = |times: [bool; 2]| {
+        let store = Hangs { answers: MemoryAnswers::new(), gets: times[0], puts: Arc::new(AtomicBool::new(times[1])) };
+        bank.routes().route_layer(layer(&manager, &store))
+    };
+    let begun = Instant::now();
+    ask(&hangs([true, false]), request("a", "1", "42")).await.is_refused(503, "idempotency_unavailable");
+    assert_eq!((begun.elapsed().as_secs(), bank.charges()), (10, 0));
+    ask(&hangs([false, true]), request("a", "2", "42")).await.is(201, "charge 1");
+}
+
+/// A store that hangs at each look, or when the first answer is to be stored.
+#[derive(Clone, Debug)]
+struct Hangs {
+    answers: MemoryAnswers,
+    gets: bool,
+    puts: Arc<AtomicBool>,
+}
+
+impl Answers for Hangs {
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, lock_tower::BoxError> {
+        if self.gets {
+            pending::<()>().await;
+        }
+        self.answers.get(key).await
+    }
+
+    async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, lock_tower::BoxError> {
+        if self.puts.swap(false, SeqCst) {
+            pending::<()>().await;
+        }
+        self.answers.put_if_absent(key, answer, keep).await
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_store_is_told_before_the_first_request() {
+    let (log, _logging) = Log::watch();
+    let count = |what: &str| log.lines().iter().filter(|line| line.contains(what)).count();
+    let elsewhere = LockManager::builder().backend(Failing(ErrorKind::Backend, "no Redis")).build().unwrap();
+    for (manager, warnings) in [(LockManager::in_memory(), 0), (elsewhere, 1)] {
+        let once = layer(&manager, &MemoryAnswers::new());
+        let _services = [once.layer(Bank::open().routes()), once.clone().layer(Bank::open().routes())];
+        assert_eq!(count("answers are in the memory of this process"), warnings, "{:?}", log.lines());
+    }
+    let _never =
+        layer(&LockManager::in_memory(), &MemoryAnswers::new()).keep(Duration::ZERO).layer(Bank::open().routes());
+    assert_eq!(count("every request will be refused"), 1, "{:?}", log.lines());
+}
+
+#[tokio::test]
+async fn a_principal_that_no_layer_has_set_is_a_mistake_of_the_service() {
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let whose = scoped("payments", extension::<u64>());
+    let once = IdempotencyLayer::http(manager, whose, MemoryAnswers::new());
+    let service = bank.routes().route_layer(once);
+    ask(&service, request("a", "1", "42")).await.is_refused(500, "lock_misconfigured");
+    ask(&service.layer(Extension(7_u64)), request("a", "1", "42")).await.is(201, "charge 1");
 }
 
 /// A store that takes an answer when its doors are open.

@@ -16,7 +16,6 @@
 //! | `extend MS` | `extended`, or `failed KIND` |
 //! | `why` | `why WORDS`: what an extension is told of a lease that is lost |
 //! | `release` | `released`, or `failed KIND` |
-//! | `drop` | `dropped`: the guard is |
 //! | `wall` | `wall MS`: what its wall clock says, in ms since 1970 |
 //! | `clock` | `clock S`: what its lease clock says, in seconds since its origin |
 //!
@@ -146,10 +145,6 @@ impl Stage {
                 Ok(()) => println!("released"),
                 Err(error) => println!("failed {:?}", error.kind()),
             },
-            ["drop"] => {
-                drop(self.held.take());
-                println!("dropped");
-            }
             ["clock"] => println!("clock {}", SystemClock.now().since_origin().as_secs()),
             ["wall"] => println!("wall {}", SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis()),
             _ => return Err(format!("can't do {line:?}").into()),

@@ -1,18 +1,10 @@
 //! A holder: `hold URL KEY TTL_MS WAIT_MS`, or `hold URL KEY TTL_MS WAIT_MS shared`.
 //!
-//! Says `held FENCE`, or `refused KIND`, then does as it is told, one line each, until its input ends:
-//!
-//! | line | answer |
-//! | --- | --- |
-//! | `check` | `check held MS`, what remains, or `check lost` |
-//! | `extend MS` | `extended`, or `failed KIND` |
-//! | `release` | `released`, or `failed KIND`; the process ends |
-//!
-//! When the lease is lost it says `lost REASON`, and goes on.
+//! Says `held FENCE`, or `refused KIND`. At a line of input it releases the lease, says `released` and ends; when its input ends, it ends.
 
 use std::{error::Error, time::Duration};
 
-use lock_core::{End, LockManager};
+use lock_core::LockManager;
 
 pub(crate) async fn hold(
     url: &str,
@@ -25,7 +17,7 @@ pub(crate) async fn hold(
     let manager = crate::connected(LockManager::builder().url(url)).await?;
     let request = manager.lock(key).ttl(milliseconds(ttl_ms)?).wait(milliseconds(wait_ms)?);
     let request = if is_shared { request.shared() } else { request };
-    let mut guard = match request.await {
+    let guard = match request.await {
         Ok(guard) => guard,
         Err(error) => {
             println!("refused {:?}", error.kind());
@@ -33,29 +25,9 @@ pub(crate) async fn hold(
         }
     };
     println!("held {}", guard.fencing_token());
-    let ended = guard.ended();
-    tokio::spawn(async move {
-        if let End::Lost(reason) = ended.await {
-            println!("lost {reason:?}");
-        }
-    });
-    while let Some(line) = lines.recv().await {
-        match line.split_once(' ').unwrap_or((&line, "")) {
-            ("check", _) if guard.is_held() => println!("check held {}", guard.remaining().as_millis()),
-            ("check", _) => println!("check lost"),
-            ("extend", ttl_ms) => match guard.extend(milliseconds(ttl_ms)?).await {
-                Ok(_) => println!("extended"),
-                Err(error) => println!("failed {:?}", error.kind()),
-            },
-            ("release", _) => {
-                match guard.release().await {
-                    Ok(()) => println!("released"),
-                    Err(error) => println!("failed {:?}", error.kind()),
-                }
-                return Ok(());
-            }
-            _ => return Err(format!("can't do {line:?}").into()),
-        }
+    if lines.recv().await.is_some() {
+        guard.release().await?;
+        println!("released");
     }
     Ok(())
 }

@@ -22,7 +22,6 @@ pub struct SentinelsBuilder {
     replicas: usize,
     quorum: Option<usize>,
     down_after: Duration,
-    failover_timeout: Duration,
     password: Option<String>,
     sentinel_user: Option<String>,
     sentinel_password: Option<String>,
@@ -55,13 +54,6 @@ impl SentinelsBuilder {
     #[must_use]
     pub fn down_after(mut self, down_after: Duration) -> Self {
         self.down_after = down_after;
-        self
-    }
-
-    /// How long a switch may take; one that failed is tried again after twice that: five seconds by default.
-    #[must_use]
-    pub fn failover_timeout(mut self, failover_timeout: Duration) -> Self {
-        self.failover_timeout = failover_timeout;
         self
     }
 
@@ -162,12 +154,12 @@ impl SentinelsBuilder {
         let id = |number: usize, port: u16| format!("{number:020x}{port:020x}");
         let service = Sentinels::SERVICE;
         let quorum = self.quorum.unwrap_or(self.sentinels / 2 + 1);
-        let (down_after, timeout) = (self.down_after.as_millis(), self.failover_timeout.as_millis());
+        let down_after = self.down_after.as_millis();
         let mut text = format!(
             "sentinel myid {}\n\
              sentinel monitor {service} 127.0.0.1 {} {quorum}\n\
              sentinel down-after-milliseconds {service} {down_after}\n\
-             sentinel failover-timeout {service} {timeout}\n",
+             sentinel failover-timeout {service} 5000\n",
             id(number, ports[number]),
             servers[0].port(),
         );
@@ -205,7 +197,6 @@ impl Default for SentinelsBuilder {
             replicas: 2,
             quorum: None,
             down_after: ms(1_000),
-            failover_timeout: ms(5_000),
             password: None,
             sentinel_user: None,
             sentinel_password: None,

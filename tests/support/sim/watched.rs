@@ -51,6 +51,14 @@ impl<B: Backend> Backend for Watched<B> {
         self.inner.grants_leases()
     }
 
+    fn sends_at_once(&self) -> bool {
+        self.inner.sends_at_once()
+    }
+
+    fn calls_at_once(&self) -> usize {
+        self.inner.calls_at_once()
+    }
+
     fn is_reachable(&self) -> bool {
         self.inner.is_reachable()
     }

@@ -5,6 +5,8 @@ mod databases;
 #[cfg(all(feature = "mariadb", feature = "postgres"))]
 mod fencing;
 mod metrics;
+#[cfg(all(feature = "mariadb", feature = "postgres"))]
+mod once;
 mod payments;
 mod readers;
 mod sale;

@@ -11,7 +11,7 @@ use super::{
     link::{Link, Refusal},
     place::Access,
     rights::{self, Missing},
-    verdict::Unknown,
+    verdict::Verdict,
 };
 
 /// The answers of one server.
@@ -25,18 +25,17 @@ pub(super) struct Facts {
     settings: Vec<(&'static str, Result<String, Refusal>)>,
     /// The reply to `CLUSTER INFO`, if the server is a node of a cluster.
     pub(super) cluster: Option<Result<String, Refusal>>,
-    pub(super) clock: Result<Offset, Refusal>,
-    /// How long each `PING` took, the shortest first.
-    pub(super) round_trips: Result<Vec<Duration>, Refusal>,
+    pub(super) times: Result<Times, Refusal>,
     pub(super) missing: Result<Vec<Missing>, Refusal>,
 }
 
-/// How far the server's clock is ahead of this machine's, in µs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Offset {
+/// What some replies to `TIME` tell.
+#[derive(Debug)]
+pub(super) struct Times {
+    /// How far the server's clock is ahead of this machine's, in µs, as the shortest round trip has it.
     pub(super) ahead: i64,
-    /// Half of the round trip in which it was measured.
-    pub(super) error: i64,
+    /// How long each round trip took, the shortest first.
+    pub(super) round_trips: Vec<Duration>,
 }
 
 impl Facts {
@@ -49,14 +48,13 @@ impl Facts {
             settings.push((name, setting(&mut link, name).await));
         }
         let cluster = if is_node { Some(link.text(&["CLUSTER", "INFO"]).await) } else { None };
-        let clock = clock(&mut link).await;
-        let round_trips = round_trips(&mut link).await;
+        let times = times(&mut link).await;
         let missing = rights::missing(&access, link, &probe(prefix), is_node).await;
-        Ok(Self { access, is_replica, info, settings, cluster, clock, round_trips, missing })
+        Ok(Self { access, is_replica, info, settings, cluster, times, missing })
     }
 
     /// Returns a field of `INFO`; `None` if this server has no such field.
-    pub(super) fn field(&self, name: &str) -> Result<Option<&str>, Unknown> {
+    pub(super) fn field(&self, name: &str) -> Result<Option<&str>, Verdict> {
         match &self.info {
             Ok(info) => Ok(field(info, name)),
             Err(refusal) => Err(self.unknown(refusal, "INFO", "+info")),
@@ -64,27 +62,27 @@ impl Facts {
     }
 
     /// Returns a number in `INFO`; 0 if this server has no such field.
-    pub(super) fn number(&self, name: &str) -> Result<u64, Unknown> {
+    pub(super) fn number(&self, name: &str) -> Result<u64, Verdict> {
         Ok(self.field(name)?.and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
     /// Returns a setting of the server.
-    pub(super) fn setting(&self, name: &str) -> Result<&str, Unknown> {
+    pub(super) fn setting(&self, name: &str) -> Result<&str, Verdict> {
         match self.settings.iter().find(|(known, _)| *known == name) {
             Some((_, Ok(value))) => Ok(value),
             Some((_, Err(refusal))) => Err(self.unknown(refusal, &format!("CONFIG GET {name}"), CONFIG)),
-            None => Err(Unknown { reason: format!("{name} is not asked for"), remedy: String::new() }),
+            None => Err(Verdict::amber(format!("{name} is not asked for"), "")),
         }
     }
 
     /// Says why something is not known, and how to allow it.
-    pub(super) fn unknown(&self, refusal: &Refusal, command: &str, right: &str) -> Unknown {
+    pub(super) fn unknown(&self, refusal: &Refusal, command: &str, right: &str) -> Verdict {
         unknown(&self.access, refusal, command, right)
     }
 }
 
-/// Says why a command has no answer, and how to allow it.
-pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: &str) -> Unknown {
+/// Says why a command has no answer, and how to allow it. A missing answer is never red: it says nothing about the server.
+pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: &str) -> Verdict {
     let user = access.user();
     let (reason, remedy) = if refusal.is_denied() {
         let remedy = match right {
@@ -99,7 +97,7 @@ pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: 
     } else {
         (format!("{command} failed: {}", refusal.words), "to check it: run lockctl doctor again".to_owned())
     };
-    Unknown { reason, remedy }
+    Verdict::amber(format!("could not be checked: {reason}"), remedy)
 }
 
 /// Returns the value of a field of `INFO`, `CLUSTER INFO` and their like.
@@ -114,32 +112,19 @@ async fn setting(link: &mut Link, name: &str) -> Result<String, Refusal> {
     pairs.into_iter().nth(1).ok_or_else(missing)
 }
 
-/// Compares the clocks in the shortest of some round trips.
-async fn clock(link: &mut Link) -> Result<Offset, Refusal> {
-    let mut best: Option<Offset> = None;
-    for _ in 0..CLOCKS {
+/// Compares the clocks, and measures round trips.
+async fn times(link: &mut Link) -> Result<Times, Refusal> {
+    let mut all = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
         let (sent, begun) = (SystemTime::now(), Instant::now());
         let reply = link.ask(&["TIME"]).await?;
-        let error = micros(begun.elapsed() / 2);
+        let round_trip = begun.elapsed();
         let (seconds, rest): (i64, i64) = from_redis_value(reply).map_err(redis::RedisError::from)?;
-        let here = micros(sent.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()).saturating_add(error);
-        let there = seconds.saturating_mul(1_000_000).saturating_add(rest);
-        if best.is_none_or(|best| error < best.error) {
-            best = Some(Offset { ahead: there.saturating_sub(here), error });
-        }
-    }
-    best.ok_or_else(|| Refusal { code: String::new(), words: "it was not asked".to_owned() })
-}
-
-async fn round_trips(link: &mut Link) -> Result<Vec<Duration>, Refusal> {
-    let mut all = Vec::with_capacity(PINGS);
-    for _ in 0..PINGS {
-        let begun = Instant::now();
-        link.ask(&["PING"]).await?;
-        all.push(begun.elapsed());
+        let here = micros(sent.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + round_trip / 2);
+        all.push((round_trip, seconds.saturating_mul(1_000_000).saturating_add(rest).saturating_sub(here)));
     }
     all.sort_unstable();
-    Ok(all)
+    Ok(Times { ahead: all[0].1, round_trips: all.into_iter().map(|(round_trip, _)| round_trip).collect() })
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -168,8 +153,5 @@ const SETTINGS: [&str; 9] = [
     "stop-writes-on-bgsave-error",
 ];
 
-/// How often the clock is read.
-const CLOCKS: usize = 5;
-
 /// How many round trips are measured.
-const PINGS: usize = 20;
+const ROUND_TRIPS: usize = 20;

@@ -9,7 +9,7 @@ use super::{
     facts::{self, Facts},
     link::{Link, Refusal},
     place::Access,
-    verdict::{Row, Unknown, Verdict},
+    verdict::{Row, Verdict},
 };
 
 /// A server that a URL leads to.
@@ -150,7 +150,7 @@ pub(super) async fn cluster(seeds: &[Access]) -> (Vec<Server>, Vec<Row>) {
             Ok(slots) => return (nodes(seed, slots), Vec::new()),
             Err(refusal) => {
                 let unknown = facts::unknown(seed, &refusal, "CLUSTER SLOTS", "+cluster|slots");
-                return (seeds.iter().cloned().map(primary).collect(), vec![Row::of_all("cluster", unknown.into())]);
+                return (seeds.iter().cloned().map(primary).collect(), vec![Row::of_all("cluster", unknown)]);
             }
         }
     }
@@ -185,7 +185,7 @@ fn nodes(seed: &Access, slots: Value) -> Vec<Server> {
 }
 
 /// Judges what a node says of its cluster.
-pub(super) fn state(facts: &Facts) -> Option<Result<Verdict, Unknown>> {
+pub(super) fn state(facts: &Facts) -> Option<Result<Verdict, Verdict>> {
     let info = match facts.cluster.as_ref()? {
         Ok(info) => info,
         Err(refusal) => return Some(Err(facts.unknown(refusal, "CLUSTER INFO", "+cluster|info"))),
@@ -211,7 +211,7 @@ pub(super) fn state(facts: &Facts) -> Option<Result<Verdict, Unknown>> {
 }
 
 /// Judges how long a failover of a cluster takes.
-pub(super) fn of_node(facts: &Facts, ttl: Duration) -> Option<Result<Verdict, Unknown>> {
+pub(super) fn of_node(facts: &Facts, ttl: Duration) -> Option<Result<Verdict, Verdict>> {
     facts.cluster.as_ref()?;
     Some(facts.setting("cluster-node-timeout").map(|ms| {
         let timeout = Duration::from_millis(ms.parse().unwrap_or(0));

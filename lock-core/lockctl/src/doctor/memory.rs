@@ -1,19 +1,12 @@
-//! Checks of the server's memory: eviction, room, scripts.
+//! Checks of the server's memory: eviction and room.
 
-use super::{
-    facts::Facts,
-    verdict::{Unknown, Verdict},
-};
+use super::{facts::Facts, verdict::Verdict};
 
 /// A server that may evict a lock frees it early. The rule is that of the library's warning.
-pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Unknown> {
-    let (limit, evicted) = (facts.number("maxmemory")?, facts.number("evicted_keys")?);
+pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Verdict> {
+    let limit = facts.number("maxmemory")?;
     let policy = facts.field("maxmemory_policy")?.unwrap_or("noeviction");
     Ok(match policy {
-        "noeviction" if evicted > 0 => Verdict::amber(
-            format!("maxmemory-policy is noeviction, but {evicted} keys were evicted since the server started"),
-            "find out when the policy was changed: locks may have been lost until then",
-        ),
         "noeviction" => Verdict::green("maxmemory-policy is noeviction"),
         _ if limit == 0 => Verdict::amber(
             format!("maxmemory-policy is {policy}; it has no effect while maxmemory is 0"),
@@ -29,7 +22,7 @@ pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Unknown> {
 }
 
 /// A server whose memory is full refuses new leases.
-pub(super) fn room(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn room(facts: &Facts) -> Result<Verdict, Verdict> {
     let (limit, used) = (facts.number("maxmemory")?, facts.number("used_memory")?);
     let (limit, used, of) = if limit > 0 {
         (limit, used, "maxmemory")
@@ -48,30 +41,6 @@ pub(super) fn room(facts: &Facts) -> Result<Verdict, Unknown> {
     })
 }
 
-/// Another program may fill the cache of scripts, which evicts that of the library or uses up the memory.
-pub(super) fn scripts(facts: &Facts) -> Result<Verdict, Unknown> {
-    let (count, functions) = (facts.number("number_of_cached_scripts")?, facts.number("number_of_functions")?);
-    // The second name is that of Redis 6.
-    let own = facts.number("used_memory_scripts_eval")?.max(facts.number("used_memory_scripts")?);
-    let engine = facts.number("used_memory_vm_eval")?.max(facts.number("used_memory_lua")?);
-    let plural = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-    let found = format!(
-        "{} cached and {}, in {}",
-        plural(count, "script"),
-        plural(functions, "function"),
-        bytes(own.saturating_add(engine))
-    );
-    Ok(if count >= MANY_SCRIPTS || own.saturating_add(engine) >= MUCH_FOR_SCRIPTS {
-        Verdict::amber(
-            found,
-            "find the program that writes values into the text of its scripts, instead of passing them as arguments; \
-             SCRIPT FLUSH frees the memory",
-        )
-    } else {
-        Verdict::green(found)
-    })
-}
-
 /// Writes a number of bytes as people read it.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "kB", "MB", "GB", "TB"];
@@ -83,8 +52,3 @@ pub(super) fn bytes(bytes: u64) -> String {
     let digits = usize::from(unit > 0 && value < 10.0);
     format!("{value:.digits$} {}", UNITS[unit])
 }
-
-/// So many scripts are kept by Redis 7.4, which then evicts old ones.
-const MANY_SCRIPTS: u64 = 500;
-
-const MUCH_FOR_SCRIPTS: u64 = 64_000_000;

@@ -25,7 +25,7 @@ use self::{
     facts::Facts,
     failover::Server,
     place::Place,
-    verdict::{Level, Row, Unknown, Verdict},
+    verdict::{Level, Row, Verdict},
 };
 use crate::{
     args::{self, Doctor},
@@ -167,19 +167,18 @@ fn checks(facts: &Facts, context: Context) -> Vec<Row> {
         ("failover", failover::of_node(facts, ttl)),
         ("clock", Some(traffic::clock(facts))),
         ("latency", Some(traffic::latency(facts, command_timeout))),
-        ("scripts", Some(memory::scripts(facts))),
         ("clients", Some(traffic::clients(facts))),
         ("timeout", Some(traffic::idle(facts))),
         ("tcp-keepalive", Some(traffic::keepalive(facts))),
         ("pubsub-buffer", Some(traffic::buffer(facts))),
     ];
-    let all = all.into_iter().filter_map(|(check, verdict)| Some((check, verdict?.unwrap_or_else(Verdict::from))));
+    let all = all.into_iter().filter_map(|(check, verdict)| Some((check, verdict?.unwrap_or_else(|unknown| unknown))));
     let rights = rights::verdicts(facts).into_iter().map(|verdict| ("rights", verdict));
     all.chain(rights).map(|(check, verdict)| Row { check, server: server.clone(), verdict }).collect()
 }
 
 /// The versions are those of docs/compatibility.md.
-fn version(facts: &Facts, form: Form) -> Result<Verdict, Unknown> {
+fn version(facts: &Facts, form: Form) -> Result<Verdict, Verdict> {
     if let Some(valkey) = facts.field("valkey_version")? {
         return Ok(Verdict::green(format!("Valkey {valkey}")));
     }

@@ -1,12 +1,9 @@
 //! What a restart of the server forgets.
 
-use super::{
-    facts::Facts,
-    verdict::{Unknown, Verdict},
-};
+use super::{facts::Facts, verdict::Verdict};
 
 /// A server that restarts without its data has forgotten every lease, and then two holders are possible.
-pub(super) fn persistence(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn persistence(facts: &Facts) -> Result<Verdict, Verdict> {
     let is_wrong = |name| facts.field(name).map(|status| status.is_some_and(|status| status != "ok"));
     let keeps_log = facts.number("aof_enabled")? > 0;
     if keeps_log && is_wrong("aof_last_write_status")? {

@@ -1,13 +1,9 @@
 //! Checks of the server's place among others: its role, its replicas, and how many it requires.
 
-use super::{
-    Form,
-    facts::Facts,
-    verdict::{Unknown, Verdict},
-};
+use super::{Form, facts::Facts, verdict::Verdict};
 
 /// Locks need the primary.
-pub(super) fn role(facts: &Facts, form: Form) -> Result<Verdict, Unknown> {
+pub(super) fn role(facts: &Facts, form: Form) -> Result<Verdict, Verdict> {
     let mode = facts.field("redis_mode")?.or(facts.field("server_mode")?).unwrap_or("standalone");
     match (mode, form) {
         ("sentinel", _) => {
@@ -39,7 +35,7 @@ pub(super) fn role(facts: &Facts, form: Form) -> Result<Verdict, Unknown> {
 }
 
 /// A replica that lags behind, or is missing, loses leases in a failover, or prevents it.
-pub(super) fn replicas(facts: &Facts, form: Form) -> Result<Verdict, Unknown> {
+pub(super) fn replicas(facts: &Facts, form: Form) -> Result<Verdict, Verdict> {
     let count = facts.number("connected_slaves")?;
     let end = facts.number("master_repl_offset")?;
     if count == 0 {
@@ -78,7 +74,7 @@ pub(super) fn replicas(facts: &Facts, form: Form) -> Result<Verdict, Unknown> {
 }
 
 /// A primary that is cut off goes on to grant leases, unless it requires replicas.
-pub(super) fn required(facts: &Facts) -> Result<Verdict, Unknown> {
+pub(super) fn required(facts: &Facts) -> Result<Verdict, Verdict> {
     let count = facts.number("connected_slaves")?;
     let wanted: u64 = facts.setting("min-replicas-to-write")?.parse().unwrap_or(0);
     let lag = facts.setting("min-replicas-max-lag")?;

@@ -10,12 +10,12 @@ use super::{
     verdict::{Level, Verdict},
 };
 
-/// A right that the user lacks.
-#[derive(Clone, Debug, Eq, PartialEq)]
+/// Rights that the user lacks, with one effect. A right that several needs have counts for the first.
+#[derive(Debug)]
 pub(super) struct Missing {
     need: Need,
-    /// As an ACL has it, such as `+set`.
-    right: String,
+    /// As an ACL has them, such as `+set`.
+    rights: Vec<String>,
     /// Whether the server itself lacks the command.
     is_unknown: bool,
 }
@@ -71,7 +71,7 @@ pub(super) async fn missing(
     probe: &str,
     is_node: bool,
 ) -> Result<Vec<Missing>, Refusal> {
-    let (mut missing, id) = (Vec::new(), probe.rsplit(':').next().unwrap_or_default());
+    let (mut missing, id): (Vec<Missing>, _) = (Vec::new(), probe.rsplit(':').next().unwrap_or_default());
     let (own, channel, shard) = (
         format!("{{0}}lock-core:doctor:{id}"),
         format!("lock-core:calls:doctor-{id}"),
@@ -112,9 +112,13 @@ pub(super) async fn missing(
         } else {
             right.to_owned()
         };
-        let one = Missing { need, right, is_unknown: refusal.is_unknown() };
-        if !missing.contains(&one) {
-            missing.push(one);
+        let is_unknown = refusal.is_unknown();
+        if missing.iter().any(|missing| missing.rights.contains(&right)) {
+            continue;
+        }
+        match missing.iter_mut().find(|missing| (missing.need, missing.is_unknown) == (need, is_unknown)) {
+            Some(missing) => missing.rights.push(right),
+            None => missing.push(Missing { need, rights: vec![right], is_unknown }),
         }
     }
     Ok(missing)
@@ -123,24 +127,16 @@ pub(super) async fn missing(
 /// Judges what is missing: a verdict for each effect, or one that all is there.
 pub(super) fn verdicts(facts: &Facts) -> Vec<Verdict> {
     let user = facts.access.user();
-    let mut effects: Vec<(&Missing, Vec<&str>)> = Vec::new();
     let missing = match &facts.missing {
         Ok(missing) => missing,
-        Err(refusal) => return vec![facts.unknown(refusal, "a trial of the rights", "").into()],
+        Err(refusal) => return vec![facts.unknown(refusal, "a trial of the rights", "")],
     };
-    for missing in missing {
-        let is_alike = |other: &Missing| (other.need, other.is_unknown) == (missing.need, missing.is_unknown);
-        match effects.iter_mut().find(|(first, _)| is_alike(first)) {
-            Some((_, rights)) => rights.push(&missing.right),
-            None => effects.push((missing, vec![&missing.right])),
-        }
-    }
-    if effects.is_empty() {
+    if missing.is_empty() {
         return vec![Verdict::green(format!("the user {user} has all that the library uses"))];
     }
-    let verdict = |(first, rights): (&Missing, Vec<&str>)| {
-        let ((level, effect), rights) = (first.need.effect(), rights.join(" "));
-        if first.is_unknown {
+    let verdict = |missing: &Missing| {
+        let ((level, effect), rights) = (missing.need.effect(), missing.rights.join(" "));
+        if missing.is_unknown {
             let found = format!("the server does not have {}: {effect}", rights.replace('+', "").replace('|', " "));
             let remedy = "use Redis 7 or newer, or a server that has them".to_owned();
             return Verdict { level, found, remedy: Some(remedy) };
@@ -154,7 +150,7 @@ pub(super) fn verdicts(facts: &Facts) -> Vec<Verdict> {
         let remedy = format!("ACL SETUSER {user} {rights}");
         Verdict { level, found: format!("the user {user} lacks {rights}: {effect}"), remedy: Some(remedy) }
     };
-    effects.into_iter().map(verdict).collect()
+    missing.iter().map(verdict).collect()
 }
 
 /// Returns the pattern of the keys of the services, as far as it is known.

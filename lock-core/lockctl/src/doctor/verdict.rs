@@ -46,20 +46,6 @@ impl Verdict {
     }
 }
 
-/// Why a check has no answer.
-#[derive(Clone, Debug)]
-pub(super) struct Unknown {
-    pub(super) reason: String,
-    pub(super) remedy: String,
-}
-
-/// A missing answer is never red: a check that is not allowed says nothing about the server.
-impl From<Unknown> for Verdict {
-    fn from(unknown: Unknown) -> Self {
-        Self::amber(format!("could not be checked: {}", unknown.reason), unknown.remedy)
-    }
-}
-
 /// A line of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Row {

@@ -69,9 +69,7 @@ fn what_the_user_may_not_ask_is_amber_and_says_how_to_allow_it() {
         "-time",
     ]);
     let report = Report::of(&server.url.replace("redis://", "redis://shop:password@"), &[]);
-    for check in
-        ["version", "role", "eviction", "memory", "persistence", "replicas", "min-replicas", "scripts", "clients"]
-    {
+    for check in ["version", "role", "eviction", "memory", "persistence", "replicas", "min-replicas", "clients"] {
         report.says(
             check,
             "amber",

@@ -84,7 +84,7 @@ impl<'a> Attempts<'a> {
                     }
                     Err(failure) => failure,
                 },
-                () = sleep_until(self.next), if attempts.len() < ATTEMPTS && login.is_terminated() => {
+                () = begins(self.next), if attempts.len() < ATTEMPTS && login.is_terminated() => {
                     login.set(connector.log_in().fuse());
                     continue;
                 }
@@ -159,6 +159,13 @@ impl<'a> Attempts<'a> {
             failures: self.failures,
             attempt: if is_last { Attempt::Due(self.soonest) } else { Attempt::InFlight { since: self.latest } },
         });
+    }
+}
+
+/// Returns at a moment, at once if that has come: a timer would take the rest of the millisecond.
+async fn begins(at: Instant) {
+    if Instant::now() < at {
+        sleep_until(at).await;
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
 /// Those who hold a key: one of them, unless they share it. There are shares among them that are over.
 #[derive(Clone, Debug)]
 pub struct Holders {
-    /// The lease of each.
+    /// The lease of each, in the order of their tokens, so that thousands who come and go at once cost each other little.
     pub shares: SmallVec<[Share; 1]>,
     /// The fencing token of shared leases.
     pub fence: u64,
@@ -40,13 +40,50 @@ impl Holders {
         self.shares.iter().map(|share| share.ends).max().unwrap_or(0)
     }
 
+    /// Whether a lease ends at a time or later.
+    #[must_use]
+    pub fn is_live(&self, least: u64) -> bool {
+        self.live(least).next().is_some()
+    }
+
     /// The leases that end at a time or later.
     pub fn live(&self, least: u64) -> impl Iterator<Item = &Share> {
         self.shares.iter().filter(move |share| share.ends >= least)
     }
 
-    pub(super) fn share(&mut self, token: Token, least: u64) -> Option<&mut Share> {
-        self.shares.iter_mut().find(|share| share.token == token && share.ends >= least)
+    /// The lease of a token, if it ends at a time or later.
+    pub(super) fn share(&self, token: Token, least: u64) -> Option<&Share> {
+        self.find(token).ok().map(|found| &self.shares[found]).filter(|share| share.ends >= least)
+    }
+
+    /// The lease of a token, if it ends at a time or later, to be changed.
+    pub(super) fn share_mut(&mut self, token: Token, least: u64) -> Option<&mut Share> {
+        let found = self.find(token).ok()?;
+        Some(&mut self.shares[found]).filter(|share| share.ends >= least)
+    }
+
+    /// Adds a lease, or replaces that of its token.
+    pub(super) fn put(&mut self, share: Share, least: u64) {
+        // Each join removes the dead, as in the script: a clock that is set back would bring them to life.
+        if self.shares.iter().any(|other| other.ends < least) {
+            self.shares.retain(|other| other.ends >= least);
+        }
+        match self.find(share.token) {
+            Ok(found) => self.shares[found] = share,
+            Err(place) => self.shares.insert(place, share),
+        }
+    }
+
+    /// Removes the lease of a token.
+    pub(super) fn remove(&mut self, token: Token) {
+        if let Ok(found) = self.find(token) {
+            self.shares.remove(found);
+        }
+    }
+
+    /// Where the lease of a token is, or where it would be.
+    fn find(&self, token: Token) -> Result<usize, usize> {
+        self.shares.binary_search_by_key(&token, |share| share.token)
     }
 
     /// What the holders have in common.

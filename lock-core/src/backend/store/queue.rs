@@ -1,57 +1,13 @@
-//! Places, and the grants of keys to them.
+//! What becomes of places: they are kept, removed, and granted keys.
 
-use std::collections::VecDeque;
-
-use super::{Call, Holders, Share, Store, micros};
+use super::{
+    Call, Holders, Share, Store,
+    place::{Granted, Queue, Waiting},
+};
 use crate::{
     backend::{Acquire, Grant, Place, Token},
     key::LockKey,
 };
-
-/// The waiters of a key.
-#[derive(Clone, Debug, Default)]
-pub struct Queue {
-    /// Their places, by their tickets.
-    pub places: VecDeque<Waiting>,
-    /// The bounds of the tickets.
-    first: u64,
-    next: u64,
-    /// The token that the key was granted to last, until it has come.
-    pub(super) granted: Option<Token>,
-    /// When all of it is forgotten.
-    pub expires: u64,
-}
-
-/// A place in a queue.
-#[derive(Clone, Debug)]
-pub struct Waiting {
-    ticket: u64,
-    /// Whose it is.
-    pub token: Token,
-    /// The place, as it was asked for.
-    pub place: Place,
-    /// How many fencing tokens it wants.
-    block: u32,
-    /// When it ends, by the clock of that time.
-    pub ends: u64,
-}
-
-/// What a look at the queue has led to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Granted {
-    /// Whether somebody got the key.
-    pub(super) is_given: bool,
-    /// Whether a live place is left that does not fit.
-    pub(super) is_late: bool,
-}
-
-impl Waiting {
-    /// Whether the place lasts still: its end may have been written before the clock was set back.
-    #[must_use]
-    pub fn is_live(&self, now: u64) -> bool {
-        now < self.ends && self.ends - now <= micros(self.place.life)
-    }
-}
 
 impl Store {
     /// Whether a token has a place.

@@ -1,10 +1,10 @@
 //! Succession: how a hold, a turn or a place goes from one waiter to the next.
 
 use super::{
-    Queues, TURN,
+    LONGEST_MORE, Queues, TURN,
     candidate::{CHECK, Candidate},
     in_flight::Item,
-    line::{Line, Standing, WaiterId},
+    line::{Line, Standing, TOGETHER, WaiterId},
 };
 use crate::{
     backend::{BusyReason, Grant},
@@ -52,8 +52,16 @@ impl Queues {
 
     /// Offers a hold to a waiter, whose turn has come.
     pub(super) fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let is_alone = waiter.terms.mode.is_exclusive();
+        let shares = self.beside.get(&waiter.key).filter(|_| !is_alone).map_or(0, Vec::len);
+        // Thousands who share a key are woken at once, and polled one after another. Those that missed their turns would ask again, all
+        // of them, each time that a few have been polled.
+        let long = (TURN * u32::try_from(shares / TOGETHER).unwrap_or(0)).min(LONGEST_MORE);
+        // A lease that ends within a turn would count as lost.
+        let more = long.min(arc.end().since(now) / 2);
         self.lines.take_out(id, Standing::Turn(hold, arc));
-        self.wheel.set(id, now + TURN);
+        self.wheel.set(id, now + TURN + more);
         self.wake(id);
     }
 

@@ -98,7 +98,7 @@ type Link = u32;
 const NOBODY: Link = Link::MAX;
 
 /// How many waiters of a line contend at once at most.
-const TOGETHER: usize = 64;
+pub(super) const TOGETHER: usize = 64;
 
 /// Which waiters contend, from the first on: those who share the key each have a place of their own, and of exclusive ones
 /// that follow one another the first. If a waiter does not contend, those behind it do not

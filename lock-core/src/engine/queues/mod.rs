@@ -304,6 +304,8 @@ impl Queues {
 const TOTALS: Duration = Duration::from_secs(600);
 /// How long the future of a waiter whose turn has come may take to be polled.
 const TURN: Duration = Duration::from_millis(100);
+/// How much more time one of many who share a key may have: a future that is kept aside holds up writers for as long.
+const LONGEST_MORE: Duration = Duration::from_secs(2);
 /// The least time that a key is kept for a waiter that it was granted to.
 const LEAST_RESERVED: Duration = Duration::from_millis(100);
 /// The least time that a key is kept for a waiter that cannot be notified, and polls.

@@ -86,9 +86,9 @@ async fn main() {
     for (what, calls) in [("first", 1), ("replay", 1), ("64 at once", DUPLICATES)] {
         let before = (commands(&locks).await, commands(&answers).await);
         if calls == 1 {
-            side.call("counted".to_owned()).await
+            side.call("counted".to_owned()).await;
         } else {
-            drop(side.burst(ROUNDS + 2).await)
+            side.burst(ROUNDS + 2).await;
         }
         // The release of the last share is in the background.
         tokio::time::sleep(Duration::from_millis(50)).await;

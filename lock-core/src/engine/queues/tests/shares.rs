@@ -38,3 +38,19 @@ fn a_reader_that_gives_up_while_a_writer_of_its_process_holds_leaves_its_place_t
         }
     }
 }
+
+#[test]
+fn many_who_share_a_key_have_more_time_to_take_their_turns() {
+    let mut process = Process::new();
+    let terms = Terms { mode: Mode::Shared, ..terms(9_000) };
+    let readers: Vec<_> = (0..200).map(|_| process.wait_on(terms)).collect();
+    while !process.grant().is_empty() {}
+    process.pass_time(150);
+    let mut taken = readers.iter().map(|reader| process.poll(*reader).is_ready()).collect::<Vec<_>>();
+    taken.dedup();
+    assert_eq!(taken, [false, true], "the first few have 100 ms");
+    let late = process.wait_on(terms);
+    process.grant();
+    process.pass_time(450);
+    assert!(process.poll(late).is_pending(), "it may not keep its share for ever");
+}
