@@ -53,7 +53,8 @@
 //!    request lets all duplicates in, and they read the store. If the first left no answer, they acquire the key exclusively, one after
 //!    another.
 //! 4. The store is read again, under the lease. Another request may have stored its answer since step 2.
-//! 5. The handler runs in a task of its own. If the client hangs up, it runs to its end. If the lease is lost, it is cancelled.
+//! 5. The handler runs in a task of its own. If the client hangs up, it runs to its end. If the lease is lost, it is cancelled, and the
+//!    client is told the answer that is stored by then, or that the lease was lost.
 //! 6. The body of its answer is read, up to [`limit`](IdempotencyLayer::limit), and the answer is stored *if there is none*. A task of
 //!    its own does that, and tries again for five minutes if the store fails. A lease that is lost does not stop it.
 //! 7. What the store holds then is the answer. After an answer that is not kept, the store is read once more, since the handler may have

@@ -35,7 +35,7 @@ pub trait Answers: Clone + Send + Sync + 'static {
     /// Returns the answer of a key, or `None` if there is none.
     ///
     /// # Errors
-    /// The store does not answer. The request is refused with 503.
+    /// The store does not answer. The request is refused with 503, unless its handler has run.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Bytes>, BoxError>> + Send;
 
     /// Stores an answer for as long as `keep` unless the key has one, and returns the answer that the store has then.
