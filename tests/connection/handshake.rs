@@ -92,6 +92,19 @@ async fn all_that_connect_asks_leaves_before_any_answer() {
     manager.lock("k").await.expect("the key is free").release().await.expect("held");
 }
 
+/// Later, a server may hold scripts back, and the former connection is closed first.
+#[tokio::test]
+async fn scripts_are_tried_over_the_first_connection_only() {
+    let server = RedisServer::start().await;
+    let manager = patient::connect(&server.url()).await.expect("connects");
+    manager.lock("k").await.expect("the key is free").release().await.expect("held");
+    let tried = server.calls_of("eval").await;
+    assert!(tried > 0);
+    assert!(server.kill_clients().await > 0);
+    manager.lock("k").await.expect("the key is free").release().await.expect("held");
+    assert_eq!(server.calls_of("eval").await, tried);
+}
+
 fn is_in(bytes: &[u8], text: &str) -> bool {
     String::from_utf8_lossy(bytes).contains(text)
 }

@@ -30,6 +30,27 @@ async fn fault_16_a_node_is_asked_out_of_turn_once_for_each_time_that_another_sa
     guard.release().await.expect("held");
 }
 
+/// `ASKING` holds for one command. A node that does not have the script refuses that command, and the next one has the source.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_16_a_node_without_the_script_is_asked_out_of_turn_once_more() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let manager = LockManager::builder().url(cluster.url()).client_name("p1").command_timeout(LONG);
+    let manager = manager.connect().await.expect("connects");
+    let slot = slot_of("k");
+    let from = cluster.primary_of(slot).await;
+    let (owner, other) = (cluster.node(from), cluster.node((from + 1) % 3));
+    let mut guard = manager.lock("k").ttl(LONG).await.expect("free");
+    cluster.begin_migration(slot, (from + 1) % 3).await;
+    cluster.move_key("k").await;
+    let before = other.calls_of("asking").await;
+    guard.extend(LONG).await.expect("held");
+    assert_eq!((owner.errors_of("ASK").await, other.errors_of("NOSCRIPT").await), (1, 1));
+    assert_eq!(other.calls_of("asking").await - before, 2);
+    cluster.move_keys(slot).await;
+    cluster.end_migration(slot).await;
+    guard.release().await.expect("held");
+}
+
 /// A batch that fails says nothing of the subscription that was sent in front of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_is_subscribed_to_again_when_the_batch_behind_the_subscription_was_refused() {
