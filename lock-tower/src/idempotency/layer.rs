@@ -164,7 +164,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// # Errors
     /// [`Misconfigured`] as of [`LockLayer::check_for`], and for each of these:
     /// * Answers that are in the Redis of the locks, unless [`beside_the_locks`](Self::beside_the_locks) is set.
-    /// * Permits, and a time to keep of zero or of more than 100 years.
+    /// * Permits, a `store_timeout` of zero, and a time to keep of zero or of more than 100 years.
     ///
     /// # Examples
     ///
@@ -208,6 +208,9 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         let keep = self.keep;
         if keep.as_millis() == 0 || keep > MOST {
             return Some(format!("answers cannot be kept for {keep:?}; keep them for a time from 1 ms to 100 years"));
+        }
+        if self.store_timeout.is_zero() {
+            return Some("no store answers in no time; let `store_timeout` be longer".to_owned());
         }
         if self.lock.has_permits() {
             return Some("with permits several requests of a key would run at once; leave them out".to_owned());

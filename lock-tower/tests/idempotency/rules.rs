@@ -467,6 +467,32 @@ async fn attack_13_a_store_that_hangs_is_waited_for_ten_seconds() {
     ask(&hangs([false, true]), request("a", "2", "42")).await.is(201, "charge 1");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_stored_though_that_takes_longer_than_the_store_may() {
+    let _limit = limit();
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let once = layer(&manager, &TakesLong(MemoryAnswers::new())).store_timeout(Duration::from_secs(3));
+    let service = bank.routes().route_layer(once);
+    for _ in 0..2 {
+        ask(&service, request("a", "1", "42")).await.is(201, "charge 1");
+    }
+}
+
+/// A store that takes ten seconds for an answer, and nothing of one that is given up.
+#[derive(Clone, Debug)]
+struct TakesLong(MemoryAnswers);
+
+impl Answers for TakesLong {
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, lock_tower::BoxError> {
+        self.0.get(key).await
+    }
+
+    async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, lock_tower::BoxError> {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        self.0.put_if_absent(key, answer, keep).await
+    }
+}
+
 /// A store that hangs at each look, or when the first answer is to be stored.
 #[derive(Clone, Debug)]
 struct Hangs {
@@ -556,6 +582,7 @@ async fn a_layer_that_can_never_work_refuses_all() {
     let mistakes = [
         layer(&manager, &answers).keep(Duration::ZERO),
         layer(&manager, &answers).keep(Duration::MAX),
+        layer(&manager, &answers).store_timeout(Duration::ZERO),
         layer(&manager, &answers).lock(|lock| lock.permits(2)),
         layer(&manager, &answers).lock(|lock| lock.options(LeaseOptions::new().ttl(Duration::ZERO))),
     ];
