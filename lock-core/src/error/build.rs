@@ -1,6 +1,6 @@
 use std::{error, fmt};
 
-use super::{Argument, Error};
+use super::{Argument, Error, ErrorKind};
 
 /// The error of a manager that could not be built or connected, at start-up.
 ///
@@ -8,7 +8,7 @@ use super::{Argument, Error};
 /// [`connect`](crate::LockManager::connect) failed: the server is out of reach, refuses the password, or is too old. The
 /// message is then that of the cause.
 ///
-/// It converts into an [`Error`]: into its cause, or into one of kind [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for
+/// It converts into an [`Error`]: into its cause, or into one of kind [`ErrorKind::Invalid`] for
 /// [`Argument::Settings`]. So a function that returns an [`Error`] may use `?` on both.
 ///
 /// # Examples
@@ -41,6 +41,13 @@ impl BuildError {
 
     pub(crate) fn connect(cause: Error) -> Self {
         Self { message: cause.to_string(), cause: Some(cause) }
+    }
+
+    /// Returns the kind of the [`cause`](Self::cause), or [`ErrorKind::Invalid`] for [`Argument::Settings`] if the configuration
+    /// itself is wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.cause.as_ref().map_or(ErrorKind::Invalid(Argument::Settings), Error::kind)
     }
 
     /// Returns the error of the connection, or `None` if the configuration itself is wrong.
@@ -95,7 +102,7 @@ impl error::Error for AlreadyInstalled {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{backend::BackendError, error::ErrorKind};
+    use crate::backend::BackendError;
 
     #[test]
     fn failed_connection_becomes_its_cause_whose_message_is_said_once() {
@@ -103,6 +110,7 @@ mod tests {
         let backend = BackendError::new(ErrorKind::Backend, "a:6379 could not be reached").with_source(io);
         let failed = BuildError::connect(Error::backend("connect to the backend", None, backend));
         assert_eq!(failed.cause().map(Error::kind), Some(ErrorKind::Backend));
+        assert_eq!(failed.kind(), ErrorKind::Backend);
         assert!(error::Error::source(&failed).is_some_and(|source| source.is::<std::io::Error>()));
         let error = Error::from(failed);
         assert_eq!(error.to_string(), "could not connect to the backend: a:6379 could not be reached");
@@ -112,6 +120,7 @@ mod tests {
     fn wrong_configuration_becomes_an_invalid_argument() {
         let wrong = BuildError::new("the URL is empty");
         assert!(error::Error::source(&wrong).is_none());
+        assert_eq!(wrong.kind(), ErrorKind::Invalid(Argument::Settings));
         let error = Error::from(wrong);
         assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Settings));
         assert_eq!(error.to_string(), "could not build the lock manager: the URL is empty");
