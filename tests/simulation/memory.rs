@@ -146,4 +146,4 @@ fn as_both_know_it(operation: &mut Operation) {
 }
 
 /// How many seeds are tried.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 200;
