@@ -83,10 +83,6 @@ fn lock(arguments: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> 
     }
 }
 
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-mod readme {}
-
 #[cfg(test)]
 mod tests {
     // Not all: `test` is the attribute of the standard library here.

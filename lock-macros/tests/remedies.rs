@@ -1,5 +1,5 @@
 //! What a message says to write compiles, and does what was meant: each function here is the twin of a mistake in
-//! `tests/ui/fail`.
+//! `tests/ui/attribute`.
 
 use std::time::Duration;
 

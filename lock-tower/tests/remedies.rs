@@ -1,4 +1,4 @@
-//! What the messages of the mistakes in `ui/fail` say to write.
+//! What the messages of the mistakes in `tests/ui/layer` say to write.
 //!
 //! This file is not one of the files that trybuild compiles: a single one that passes makes trybuild build every dependency.
 

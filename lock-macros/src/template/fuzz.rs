@@ -50,12 +50,13 @@ fn survives(template: &str) -> std::result::Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The key that `template` makes of `values`, which are put in one after the other.
+/// The key that `template` makes of `values`, which are put in one after the other as `lock_core::key::part` writes them. (That crate
+/// itself would be compiled once more for this test.)
 fn key(template: &Template, values: &[String]) -> String {
     let mut values = values.iter().cycle();
     let write = |part: &Part<TokenStream>| match part {
         Part::Text(text) => text.clone(),
-        Part::Value(_) => lock_core::key::part(values.next().expect("a cycle")).to_string(),
+        Part::Value(_) => values.next().expect("a cycle").replace('%', "%25").replace(':', "%3A"),
     };
     template.parts.iter().map(write).collect()
 }

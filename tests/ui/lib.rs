@@ -1,0 +1,1 @@
+//! Nothing: the tests beside it compile files that use the libraries wrongly.
