@@ -236,3 +236,62 @@ fn a_client_of_a_replica_reconnects_with_pauses() {
     // Four seconds with pauses of 50 ms at least, but for the first ones.
     assert!((4..100).contains(&made), "{made} connections");
 }
+
+/// Twenty processes take turns at a key, each of which reads what it is told once per `pause` only. Returns how long a turn took.
+fn turn_of_slow_readers(pause: Duration) -> Duration {
+    const PROCESSES: usize = 20;
+    const TURNS: u32 = 100;
+    let mut plan = Plan::empty(10 * SECOND);
+    plan.limit = 10 * SECOND; // its limit is not the subject
+    let server = Server::new(Node::new().judged_by(&plan), 0);
+    let world = World::new(plan, Dice::seeded(1), vec![server], false);
+    let taken: Arc<Mutex<u32>> = Arc::default();
+    let counted = Arc::clone(&taken);
+    perform(&world, |stage: Arc<Stage>| async move {
+        for number in 0..PROCESSES {
+            stage.begin_client(&mut Dice::seeded(number as u64));
+            let client = stage.client(number).expect("it has just begun");
+            // It reads for a millisecond, at a moment of its own.
+            let world = Arc::clone(&client.world);
+            tokio::spawn(async move {
+                world.sleep(pause * u32::try_from(number).expect("a small number") / PROCESSES as u32).await;
+                loop {
+                    world.state().links[number].engine.close();
+                    world.sleep(pause).await;
+                    let woken = world.state().links[number].engine.open();
+                    woken.into_iter().for_each(std::task::Waker::wake);
+                    world.sleep(ms(1)).await;
+                }
+            });
+            let (world, counted) = (Arc::clone(&client.world), Arc::clone(&counted));
+            let manager = client.manager.clone();
+            client.spawn(async move {
+                loop {
+                    let Ok(guard) = manager.lock("k").ttl(10 * SECOND).wait_forever().await else { continue };
+                    *counted.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                    world.sleep(ms(1)).await;
+                    drop(guard);
+                }
+            });
+        }
+        let world = &stage.world;
+        while *counted.lock().unwrap_or_else(PoisonError::into_inner) < TURNS && world.now() < 3_600_000_000 {
+            world.sleep(ms(1)).await;
+        }
+    });
+    let took = Duration::from_micros(world.now());
+    let doubles = world.state().breaches.iter().filter(|(rule, _)| *rule == "double").count();
+    assert_eq!(doubles, 0, "the key is never held twice");
+    world.forget();
+    let taken = *taken.lock().unwrap_or_else(PoisonError::into_inner);
+    took / taken.max(1)
+}
+
+/// The key goes from one to the next at the speed of the readers: it is not given to each in vain.
+#[test]
+fn a_key_goes_on_as_fast_as_its_waiters_read() {
+    for pause in [10, 100, 400, 700, 1_000, 1_500, 3_000] {
+        let turn = turn_of_slow_readers(ms(pause));
+        assert!(turn < ms(pause + 5), "a turn takes {turn:?} if each reads once per {pause} ms");
+    }
+}
