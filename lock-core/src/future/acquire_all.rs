@@ -57,7 +57,8 @@ impl LockAllRequest {
     /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key, and when there are more than 5,000.
     ///
     /// # Cancel safety
-    /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
+    /// Dropping the future releases the leases that it has acquired, and leaves nothing behind. One that is kept without being polled
+    /// keeps from others what it was given: for the ttl, if that was all keys in one call.
     ///
     /// # Examples
     ///

@@ -10,6 +10,8 @@ use std::{
 
 use lock_core::{Error, ErrorKind, Lease, LockManager, LossReason};
 
+#[cfg(test)]
+pub(super) use self::task::of_several;
 pub(super) use self::task::{LONGEST_EXTEND, Task};
 use super::{
     clock::InTask,

@@ -1,12 +1,14 @@
 //! What schedules have shown, each built directly: a seed means another schedule as soon as the simulation changes.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     sync::{Arc, Mutex, PoisonError},
+    task::{Poll, Waker},
     time::Duration,
 };
 
 use lock_core::{
+    ErrorKind,
     backend::{Acquire, Operation, Outcome, Place, Release, Renew, TOKEN_MARK, Token},
     clock::Moment,
     key::LockKey,
@@ -14,12 +16,12 @@ use lock_core::{
 
 use super::{
     Plan, Stage,
-    client::Client,
+    client::{Client, of_several},
     node::{Holder, Node, Refuses},
     perform,
     world::{Server, World},
 };
-use crate::Dice;
+use crate::{Dice, history};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// When scenarios of one node begin, by its clock, in ms.
@@ -191,7 +193,7 @@ fn lease_kept_aside(pause: Duration, engine_runs: bool) -> Vec<&'static str> {
         }
         world.sleep(ms(250)).await;
         let wakers = if engine_runs { Vec::new() } else { world.state().links[0].engine.open() };
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
         world.sleep(ms(100)).await;
         lost.lock().unwrap_or_else(PoisonError::into_inner).push(held.is_held());
     });
@@ -211,6 +213,22 @@ fn a_lease_that_was_got_too_late_for_any_renewal_is_no_false_loss() {
 fn a_lease_that_a_renewal_could_have_kept_is_a_false_loss_however_late_it_was_got() {
     assert_eq!(lease_kept_aside(ms(20), false), ["false-loss"]);
     assert_eq!(lease_kept_aside(ms(190), false), ["false-loss"]);
+}
+
+#[test]
+fn a_key_that_was_asked_for_together_with_another_may_have_been_held_as_that_one() {
+    let (_, world) = staged(Plan::empty(SECOND), |client| async move {
+        let world = Arc::clone(&client.world);
+        let mut aside = Box::pin(client.manager.lock_all(["a", "b"]).try_acquire());
+        assert!(poll_fn(|cx| Poll::Ready(aside.as_mut().poll(cx).is_pending())).await);
+        // Both are held at the node by now, of which nobody has heard.
+        world.sleep(ms(10)).await;
+        client.manager.shutdown(Duration::ZERO).await;
+        let error = aside.await.expect_err("it is shut down");
+        assert_eq!((error.kind(), error.key()), (ErrorKind::ShutDown, Some("a")));
+        assert_eq!(["a", "b"].map(|key| of_several(&error, key)), [history::Outcome::Info; 2]);
+    });
+    world.forget();
 }
 
 #[test]
@@ -240,7 +258,7 @@ fn a_client_of_a_replica_reconnects_with_pauses() {
 /// Twenty processes take turns at a key, each of which reads what it is told once per `pause` only. Returns how long a turn took.
 fn turn_of_slow_readers(pause: Duration) -> Duration {
     const PROCESSES: usize = 20;
-    const TURNS: u32 = 100;
+    const TURNS: u32 = 40;
     let mut plan = Plan::empty(10 * SECOND);
     plan.limit = 10 * SECOND; // its limit is not the subject
     let server = Server::new(Node::new().judged_by(&plan), 0);
@@ -259,7 +277,7 @@ fn turn_of_slow_readers(pause: Duration) -> Duration {
                     world.state().links[number].engine.close();
                     world.sleep(pause).await;
                     let woken = world.state().links[number].engine.open();
-                    woken.into_iter().for_each(std::task::Waker::wake);
+                    woken.into_iter().for_each(Waker::wake);
                     world.sleep(ms(1)).await;
                 }
             });

@@ -158,15 +158,8 @@ impl Task {
                 Some(Held { guard, parts, extras })
             }
             Err(error) => {
-                let lost = matches!(error.kind(), ErrorKind::Lost(_));
                 for under in unders {
-                    let result = match under.key().cmp(error.key().unwrap_or_default()) {
-                        // It may have been held meanwhile, or was refused; those after it were not asked for.
-                        _ if lost => Outcome::Info,
-                        Ordering::Less => Outcome::Info,
-                        Ordering::Equal => outcome(&error),
-                        Ordering::Greater => Outcome::Fail,
-                    };
+                    let result = of_several(&error, under.key());
                     under.end(result);
                 }
                 None
@@ -452,6 +445,18 @@ impl Task {
         let pause = self.dice.below(800_000);
         self.pause(pause).await;
         Some(future.await)
+    }
+}
+
+/// What is known of one of several keys after an error, which names the key that failed, or the first of those that were asked for
+/// together.
+pub(in crate::sim) fn of_several(error: &Error, key: &str) -> Outcome {
+    match key.cmp(error.key().unwrap_or_default()) {
+        // It may have been held meanwhile.
+        _ if matches!(error.kind(), ErrorKind::Lost(_)) => Outcome::Info,
+        Ordering::Less => Outcome::Info,
+        // Those after the named one were not asked for, or together with it.
+        Ordering::Equal | Ordering::Greater => outcome(error),
     }
 }
 
