@@ -123,6 +123,7 @@ impl SimBackend {
                 // It was not polled in time, and has not left.
                 return Err(BackendError::unavailable("not sent within the limit").did_not_happen());
             }
+            let from = world.now();
             match self.send(conn, batch.clone(), begun, limit).await {
                 Ok(mut answer) => {
                     answer.repeated = unanswered;
@@ -137,7 +138,11 @@ impl SimBackend {
                     self.follow(redirect, slot).await;
                 }
                 Err(Unanswered::Silent) => {
-                    world.replace(conn);
+                    // As `connector.rs`: a request that had little time left says nothing about the connection.
+                    let least = micros(LEAST_SILENCE).max(4 * world.plan.latency.0).min(micros(world.plan.limit));
+                    if world.now() - from >= least {
+                        world.replace(conn);
+                    }
                     return Err(BackendError::unavailable("no answer within the limit"));
                 }
             }
@@ -385,6 +390,8 @@ fn pause_after(failures: u32) -> Duration {
     Duration::from_millis((10 << failures.min(4)).min(100))
 }
 
+/// The least time without an answer that counts as silence.
+const LEAST_SILENCE: Duration = Duration::from_millis(100);
 /// As in `upkeep.rs`: a connection that broke sooner may be the first of many.
 const SHORT_LIVED: Duration = Duration::from_millis(100);
 /// After what time a request is sent once more whose slot moves.

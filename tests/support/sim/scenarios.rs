@@ -226,7 +226,9 @@ fn a_key_that_was_asked_for_together_with_another_may_have_been_held_as_that_one
         client.manager.shutdown(Duration::ZERO).await;
         let error = aside.await.expect_err("it is shut down");
         assert_eq!((error.kind(), error.key()), (ErrorKind::ShutDown, Some("a")));
-        assert_eq!(["a", "b"].map(|key| of_several(&error, key)), [history::Outcome::Info; 2]);
+        assert_eq!(["a", "b"].map(|key| of_several(&error, "a", key)), [history::Outcome::Info; 2]);
+        // One that was not the first of its request was asked for alone, and those after it not at all.
+        assert_eq!(of_several(&error, "0", "b"), history::Outcome::Fail);
     });
     world.forget();
 }

@@ -158,8 +158,9 @@ impl Task {
                 Some(Held { guard, parts, extras })
             }
             Err(error) => {
+                let first = unders[0].key().to_owned();
                 for under in unders {
-                    let result = of_several(&error, under.key());
+                    let result = of_several(&error, &first, under.key());
                     under.end(result);
                 }
                 None
@@ -448,15 +449,17 @@ impl Task {
     }
 }
 
-/// What is known of one of several keys after an error, which names the key that failed, or the first of those that were asked for
-/// together.
-pub(in crate::sim) fn of_several(error: &Error, key: &str) -> Outcome {
-    match key.cmp(error.key().unwrap_or_default()) {
+/// What is known of one of several keys, which were asked for from the first one on, after an error.
+pub(in crate::sim) fn of_several(error: &Error, first: &str, key: &str) -> Outcome {
+    let named = error.key().unwrap_or_default();
+    match key.cmp(named) {
         // It may have been held meanwhile.
         _ if matches!(error.kind(), ErrorKind::Lost(_)) => Outcome::Info,
         Ordering::Less => Outcome::Info,
-        // Those after the named one were not asked for, or together with it.
-        Ordering::Equal | Ordering::Greater => outcome(error),
+        Ordering::Equal => outcome(error),
+        // All may have been asked for in one call, whose error names the first.
+        Ordering::Greater if named == first => outcome(error),
+        Ordering::Greater => Outcome::Fail,
     }
 }
 
