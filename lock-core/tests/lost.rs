@@ -229,6 +229,21 @@ async fn a_failed_release_never_hides_the_result_of_the_work() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_that_the_task_holds_is_refused_before_others_of_its_request_are_waited_for() {
+    let manager = LockManager::in_memory();
+    let _busy = manager.lock("a").await.unwrap();
+    let waits = manager.lock("b").run(async |_| {
+        let both = manager.lock_all(["a", "b"]).wait_forever().acquire();
+        tokio::time::timeout(ms(1), both).await
+    });
+    let error = waits.await.unwrap().expect("it is refused at once").unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::WouldDeadlock, Some("b")), "{error}");
+    let invalid = manager.lock_all([lock_core::exclusive("a"), lock_core::permits("b", 0)]).wait_forever().acquire();
+    let error = tokio::time::timeout(ms(1), invalid).await.expect("it is refused at once").unwrap_err();
+    assert_eq!(error.key(), Some("b"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn bad_input_22_and_62_the_same_key_inside_a_scoped_form_would_deadlock_and_names_both_places() {
     let manager = LockManager::in_memory();
     let error = manager

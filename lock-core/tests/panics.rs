@@ -25,7 +25,7 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 use tokio::{runtime, time::sleep};
-use tracing::subscriber::with_default;
+use tracing::{Subscriber, span, subscriber::with_default};
 
 use crate::support::{log::not_alone, ms, secs};
 
@@ -255,6 +255,65 @@ fn subscriber_that_panics_once_or_each_time_ends_no_lease() {
             .finish();
         with_default(subscriber, || in_virtual_time(lease_survives(Store::default(), &trap, times)));
     }
+}
+
+/// A subscriber of which one part panics.
+struct Spans {
+    new: Trap,
+    exit: Trap,
+}
+
+impl Subscriber for Spans {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        self.new.step_on();
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {
+        self.exit.step_on();
+    }
+}
+
+/// Whoever asked has the panic, and no lease that nobody can release.
+#[test]
+fn span_that_panics_when_a_lease_begins_leaves_no_lease() {
+    not_alone();
+    let (new, exit) = (Trap::default(), Trap::default());
+    let subscriber = Spans { new: new.clone(), exit: exit.clone() };
+    with_default(subscriber, || {
+        in_virtual_time(async {
+            let manager = LockManager::in_memory();
+            for (trap, passes, keys) in [(&exit, 0, 1), (&new, 0, 2), (&new, 1, 2)] {
+                trap.passes.store(passes, Ordering::SeqCst);
+                trap.load(1);
+                let asks = manager.clone();
+                let asked = tokio::spawn(async move {
+                    match keys {
+                        1 => drop(asks.lock("a").await),
+                        _ => drop(asks.lock_all(["a", "b"]).await),
+                    }
+                });
+                assert!(asked.await.is_err_and(|ended| ended.is_panic()));
+                trap.load(0);
+                sleep(ms(1)).await;
+                for key in ["a", "b"] {
+                    assert!(!manager.is_locked(key).await.unwrap(), "{key} is held by nobody");
+                }
+            }
+        });
+    });
 }
 
 #[test]

@@ -141,6 +141,20 @@ async fn an_answer_that_comes_when_the_ttl_or_half_of_it_is_over_holds_nothing()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_busy_key_is_named_if_the_answer_outlasts_the_wait() {
+    let (manager, backend) = counted();
+    let _held = other(&backend).lock("c").await.unwrap();
+    let before = backend.calls();
+    backend.next([Fate::HoldReply]);
+    let all = tokio::spawn(manager.lock_all(["a", "b", "c"]).wait(ms(20)).acquire());
+    tokio::time::sleep(ms(30)).await;
+    backend.let_go();
+    let error = all.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("c")), "{error}");
+    assert_eq!(backend.calls() - before, 1, "no key is asked for again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_that_are_not_renewed_are_held_for_what_is_left_of_them() {
     let (manager, backend) = counted();
     backend.next([Fate::HoldReply]);

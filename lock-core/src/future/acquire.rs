@@ -221,18 +221,16 @@ impl Future for Acquire {
             progress.now = asked.engine.now();
             let watching = watch.get_or_insert_with(|| Watch::begin(asked, progress.now));
             let entered = watching.span.enter();
-            let result = ready!(progress.poll(asked, cx));
+            // A guard before the code of a subscriber runs, which may panic: a hold without one would be renewed for ever.
+            let result = ready!(progress.poll(asked, cx)).map(|(id, hold)| {
+                LockGuard::new(Arc::clone(&asked.engine), id, hold, asked.options.on_lost.unwrap_or_default())
+            });
             drop(entered);
             progress.leave(&asked.engine);
             watching.explain(asked, progress.now);
             let durability = asked.options.replicas();
-            let result = match (result, request.take()) {
-                (Ok((id, hold)), Some(asked)) => {
-                    Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost.unwrap_or_default()))
-                }
-                (Err(error), Some(asked)) => Err(asked.failed(error)),
-                (_, None) => unreachable!("it was asked"),
-            };
+            let result = result.map_err(|error| asked.failed(error));
+            *request = None;
             match (result, durability) {
                 (Ok(guard), Some(replicas)) => {
                     *confirming = Confirming::begin(guard, replicas);

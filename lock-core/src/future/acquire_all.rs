@@ -6,7 +6,11 @@ use std::{
     vec,
 };
 
-use super::{Acquire, confirm::Confirm, together::Together};
+use super::{
+    Acquire,
+    confirm::Confirm,
+    together::{self, Together},
+};
 use crate::{
     clock::Moment,
     error::{ACQUIRE, Error, ErrorKind},
@@ -108,13 +112,13 @@ impl AcquireAll {
             *give_up = *began + request.options.patience();
             let all = request.keys.clone()?;
             request.check_backend()?;
-            *keys = match Together::begin(request, &all)? {
+            *keys = match Together::begin(request, &together::checked(request, &all)?) {
                 Some(together) => Keys::Together(together),
                 None => Keys::Left(all.into_iter()),
             };
         }
         if let Keys::Together(together) = keys {
-            match ready!(together.poll(request, cx))? {
+            match ready!(together.poll(request, *give_up, cx))? {
                 Some(held) => {
                     *guards = held;
                     *keys = Keys::Left(Vec::new().into_iter());

@@ -30,7 +30,7 @@ impl TakeUp {
         // A lease that is downgraded has begun already, and one that is handed over has not.
         let is_downgrade = from.mode() != terms.mode && !terms.at_least.is_zero();
         let keep_until = if is_downgrade { now + terms.at_least } else { AT_ONCE };
-        let wanted = Wanted::new(engine, key, terms, keep_until, now);
+        let wanted = Wanted::new(engine, TAKE_UP, key, terms, keep_until, now);
         let response = engine.call(Batch::from([Operation::Acquire(wanted.request().from(from))]));
         Self { engine: Arc::clone(engine), response, wanted }
     }

@@ -10,7 +10,8 @@ use std::{
 use super::{acquire::Watch, reentry, wanted::Wanted};
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome},
-    engine::{Response, cleanup::AT_ONCE},
+    clock::Moment,
+    engine::{Response, cleanup::AT_ONCE, terms::Terms},
     error::{ACQUIRE, Error},
     guard::LockGuard,
     key::LockKey,
@@ -27,43 +28,51 @@ pub(super) struct Together {
 }
 
 impl Together {
-    /// Sends the call, if it is worth one.
-    pub(super) fn begin(request: &LockAllRequest, keys: &[(LockKey, Mode)]) -> Result<Option<Self>, Error> {
+    /// Sends the call for keys that may be asked for, if it is worth one.
+    pub(super) fn begin(request: &LockAllRequest, keys: &[(LockKey, Terms)]) -> Option<Self> {
         let engine = &request.engine;
         let now = engine.now();
-        let is_quiet = |(key, mode): &(LockKey, Mode)| engine.state().queues.is_quiet(key, *mode, now);
+        let is_quiet = |(key, terms): &(LockKey, Terms)| engine.state().queues.is_quiet(key, terms.mode, now);
         if !(2..=MOST).contains(&keys.len()) || !keys.iter().all(is_quiet) {
-            return Ok(None);
+            return None;
         }
-        let checked = keys.iter().map(|(key, mode)| {
-            let one = request.for_key(key.clone(), *mode);
-            let (key, terms) = one.check()?;
-            one.check_backend().map_err(|error| error.on(key))?;
-            engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
-            reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
-            Ok((key.clone(), terms))
-        });
-        let checked = checked.collect::<Result<Vec<_>, Error>>()?;
-        let want = |(key, terms)| Wanted::new(engine, key, terms, AT_ONCE, now);
-        let wanted: Vec<_> = checked.into_iter().map(want).collect();
+        let want = |(key, terms): &(LockKey, Terms)| Wanted::new(engine, ACQUIRE, key.clone(), *terms, AT_ONCE, now);
+        let wanted: Vec<_> = keys.iter().map(want).collect();
         let batch = wanted.iter().map(|wanted| Operation::Acquire(wanted.request().with_all())).collect();
-        Ok(Some(Self { response: engine.call(batch), wanted }))
+        Some(Self { response: engine.call(batch), wanted })
     }
 
-    /// Waits for the answer: the guards of all keys, or `None` if one of them is not free, and the keys are to be waited for.
+    /// Waits for the answer: the guards of all keys, or `None` if one of them is not free, and the keys are to be waited for until
+    /// `give_up`.
     pub(super) fn poll(
         &mut self,
         request: &LockAllRequest,
+        give_up: Moment,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Vec<LockGuard>>, Error>> {
         let result = ready!(Pin::new(&mut self.response).poll(cx));
-        Poll::Ready(answered(&mut self.wanted, request, result))
+        Poll::Ready(answered(&mut self.wanted, request, give_up, result))
     }
+}
+
+/// The terms of each key, if none of them is refused: before anything is sent, and before the first is waited for.
+pub(super) fn checked(request: &LockAllRequest, keys: &[(LockKey, Mode)]) -> Result<Vec<(LockKey, Terms)>, Error> {
+    let engine = &request.engine;
+    let checked = keys.iter().map(|(key, mode)| {
+        let one = request.for_key(key.clone(), *mode);
+        let (key, terms) = one.check()?;
+        one.check_backend().map_err(|error| error.on(key))?;
+        engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
+        reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
+        Ok((key.clone(), terms))
+    });
+    checked.collect()
 }
 
 fn answered(
     all: &mut [Wanted],
     request: &LockAllRequest,
+    give_up: Moment,
     result: Result<Answer, BackendError>,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
     let engine = &request.engine;
@@ -100,19 +109,27 @@ fn answered(
     };
     let fences: Option<Vec<_>> = all.iter().zip(&answer.outcomes).map(held).collect();
     let Some(fences) = fences.filter(|fences| fences.len() == all.len()) else {
-        let busy = busy.filter(|_| request.tries_once());
+        if !request.tries_once() && now < give_up {
+            return Ok(None);
+        }
         engine.state().queues.busy += u64::from(busy.is_some());
-        return busy.map_or(Ok(None), Err);
+        let failed = all.iter().zip(answer.outcomes).find_map(|(wanted, outcome)| Some((wanted, outcome.err()?)));
+        let failed = failed.map(|(wanted, error)| Error::backend(ACQUIRE, Some(&wanted.key), error));
+        return busy.or(failed).map_or(Ok(None), |error| Err(request.failed(error)));
     };
+    // All of them, before the code of a subscriber runs: a hold without a guard would be renewed for ever.
     let mut guards = Vec::with_capacity(all.len());
     for (wanted, fences) in all.iter_mut().zip(fences) {
         let (id, hold) = wanted.held(fences, true, is_sure, now)?;
-        let watch = Watch::begin(&request.for_key(wanted.key.clone(), wanted.terms.mode), wanted.sent);
         let mut guard = LockGuard::new(Arc::clone(engine), id, hold, request.options.on_lost.unwrap_or_default());
         guard.set_unfinished(true);
-        guards.push(watch.end(Ok(guard), now)?);
+        guards.push(guard);
     }
-    Ok(Some(guards))
+    let watched = all.iter().zip(guards).map(|(wanted, guard)| {
+        let watch = Watch::begin(&request.for_key(wanted.key.clone(), wanted.terms.mode), wanted.sent);
+        watch.end(Ok(guard), now)
+    });
+    watched.collect::<Result<_, _>>().map(Some)
 }
 
 /// How many keys one call acquires at most. More are acquired one after the other.

@@ -11,7 +11,7 @@ use crate::{
         tenure::{Acquired, Offer},
         terms::Terms,
     },
-    error::{Error, ErrorKind, TAKE_UP},
+    error::{Error, ErrorKind},
     key::LockKey,
 };
 
@@ -20,6 +20,7 @@ pub(super) struct Wanted {
     /// Until then the engine stays. Dropped before the engine's handle, whose drop is the last that wakes the task.
     _keep_alive: KeepAlive,
     engine: Arc<Engine>,
+    attempt: &'static str,
     pub(super) key: LockKey,
     pub(super) terms: Terms,
     token: Token,
@@ -32,13 +33,20 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Draws a token for a request that is registered next.
-    pub(super) fn new(engine: &Arc<Engine>, key: LockKey, terms: Terms, keep_until: Moment, now: Moment) -> Self {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        attempt: &'static str,
+        key: LockKey,
+        terms: Terms,
+        keep_until: Moment,
+        now: Moment,
+    ) -> Self {
         let token = engine.token().in_mode(terms.mode);
         // The epoch is read, and the engine is kept alive, before the request is registered. So a connection that is replaced meanwhile leaves
         // the token in doubt, and a shutdown that begins meanwhile waits for this future.
         let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.backend.epoch()) });
         let _keep_alive = engine.keep_alive();
-        Self { _keep_alive, engine: Arc::clone(engine), key, terms, token, sent: now, doubt, keep_until }
+        Self { _keep_alive, engine: Arc::clone(engine), attempt, key, terms, token, sent: now, doubt, keep_until }
     }
 
     pub(super) fn request(&self) -> backend::Acquire {
@@ -54,14 +62,15 @@ impl Wanted {
         is_sure: bool,
         now: Moment,
     ) -> Result<Offer, Error> {
-        let Self { engine, key, terms, token, sent, .. } = self;
-        let unanswered_since = (!is_sure).then(|| engine.backend.epoch());
+        let Self { engine, attempt, key, terms, token, sent, .. } = self;
+        // That of the first sending: a release that is answered in a later one does not come after it.
+        let unanswered_since = self.doubt.and_then(|doubt| doubt.unanswered_since).filter(|_| !is_sure);
         let doubt = Doubt { until: terms.ttl.end(now), unanswered_since };
         let acquired = Acquired { token: *token, fence, block, sent: *sent, doubt, passes, granted: None };
         let offer = engine.with(|state| {
             // The shutdown may have counted the leases already. The drop cleans the token up.
             if state.shut_down {
-                return Err(Error::new(ErrorKind::ShutDown, TAKE_UP).on(key));
+                return Err(Error::new(ErrorKind::ShutDown, *attempt).on(key));
             }
             Ok(state.queues.enter(key, terms, acquired, now))
         })?;
