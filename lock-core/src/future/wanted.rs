@@ -70,7 +70,7 @@ impl Wanted {
         let offer = engine.with(|state| {
             // The shutdown may have counted the leases already. The drop cleans the token up.
             if state.shut_down {
-                return Err(Error::new(ErrorKind::ShutDown, *attempt).on(key));
+                return Err(Error::new(ErrorKind::ShutDown, attempt).on(key));
             }
             Ok(state.queues.enter(key, terms, acquired, now))
         })?;

@@ -241,8 +241,11 @@ impl Queues {
             }
             Work::Call(batch, responder) => {
                 let mut result = result;
-                if responder.is_cancelled() && result.as_ref().is_ok_and(|answer| answer.out_of_order) {
-                    self.release_overtaken(batch.as_deref(), sent, now);
+                if responder.is_cancelled()
+                    && let Ok(answer) = &result
+                    && answer.out_of_order
+                {
+                    self.release_overtaken(batch.as_deref(), &answer.outcomes, sent, now);
                 }
                 if let Ok(answer) = &mut result {
                     answer.repeated |= responder.repeated;
@@ -253,10 +256,13 @@ impl Queues {
     }
 
     /// Releases what the acquires of a call may have taken after the releases of their tokens: its caller is gone.
-    fn release_overtaken(&mut self, batch: Option<&Batch>, sent: Moment, now: Moment) {
-        for operation in batch.into_iter().flatten() {
+    fn release_overtaken(&mut self, batch: Option<&Batch>, outcomes: &Outcomes, sent: Moment, now: Moment) {
+        for (index, operation) in batch.into_iter().flatten().enumerate() {
             if let Operation::Acquire(acquire) = operation {
-                let doubt = Doubt { until: acquire.blocks_until(sent), unanswered_since: None };
+                // No release of this epoch need come after one that was not answered.
+                let is_answered = outcomes.get(index).is_some_and(Result::is_ok);
+                let unanswered_since = (!is_answered).then_some(Doubt::NO_EPOCH);
+                let doubt = Doubt { until: acquire.blocks_until(sent), unanswered_since };
                 self.release_stray(acquire.key.clone(), acquire.token, doubt, now);
             }
         }

@@ -1,7 +1,7 @@
 //! How holds and waits end that do not end by themselves: a shutdown, the end of the task, force.
 
 use super::*;
-use crate::backend::{Answer, BusyReason};
+use crate::backend::{Acquire, Answer, Batch, BusyReason};
 
 #[test]
 fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
@@ -156,5 +156,27 @@ fn an_acquire_that_surely_did_nothing_leaves_nothing_to_release() {
         process.queues.handle_response(call, Ok(answer), at(1), 1);
         assert_eq!(process.error(waiter), ErrorKind::WrongType);
         assert_eq!(process.queues.is_released(), !happened, "a shutdown waits for what is to be released");
+    }
+}
+
+#[test]
+fn an_acquire_out_of_order_that_nobody_waits_for_stays_in_doubt_until_it_is_answered() {
+    for is_answered in [true, false] {
+        let mut process = Process::new();
+        let responder = Responder::new(at(0));
+        let waits = Arc::clone(&responder.slot);
+        let acquire = Acquire::new(key(), Token::from_random(7), Duration::from_secs(10));
+        process.queues.request(Batch::from([Operation::Acquire(acquire)]), responder);
+        let (call, _) = process.queues.poll_transmit(at(0), 1).pop().expect("the request is sent");
+        drop(waits);
+        let held = Outcome::Held { fence: 1, block: 1, was_free: true };
+        let lost = BackendError::new(ErrorKind::Backend, "the connection broke");
+        let mut answer = Answer::new([if is_answered { Ok(held) } else { Err(lost) }]);
+        answer.out_of_order = true;
+        process.queues.handle_response(call, Ok(answer), at(1), 1);
+        let (release, batch) = process.queues.poll_transmit(at(1), 1).pop().expect("its token is released");
+        assert!(matches!(batch.first(), Some(Operation::Release(_))), "{batch:?}");
+        process.queues.handle_response(release, Ok(Answer::new([Ok(Outcome::Released)])), at(2), 1);
+        assert_eq!(process.queues.is_released(), is_answered);
     }
 }
