@@ -161,7 +161,7 @@ mod skip {
 
     #[tokio::test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "none is installed or in scope; call `LockManager::install` once at start-up")]
+    #[should_panic(expected = "no lock manager is installed or in scope; call `LockManager::install` once at start-up")]
     async fn forgotten_manager_panics_in_a_debug_build_where_there_is_no_result() {
         unit(&AtomicUsize::new(0)).await;
     }

@@ -141,7 +141,7 @@ impl ErrorKind {
             Self::NotHeld => ("not_held", io::ErrorKind::NotFound, Case::NotHeld,
                 "the lease no longer exists; acquire the key again"),
             Self::NoManager => ("no_manager", io::ErrorKind::Other, Case::Misconfigured,
-                "none is installed or in scope; call `LockManager::install` once at start-up, wrap the call in \
+                "no lock manager is installed or in scope; call `LockManager::install` once at start-up, wrap the call in \
                  `LockManager::scope`, or name a manager"),
             Self::NoRuntime => ("no_runtime", io::ErrorKind::Other, Case::Misconfigured,
                 "there is no tokio runtime to run on; call from inside one, or give one that lives to \
