@@ -475,7 +475,7 @@ async fn shutdown_releases_what_is_held_and_closes_the_connection() {
 
 #[tokio::test]
 async fn keys_keep_their_names_however_often_they_are_handed_over_under_a_prefix() {
-    const ROUNDS: usize = 250;
+    const ROUNDS: usize = 100;
     let server = RedisServer::start().await;
     let mut managers = Vec::new();
     for _ in 0..2 {

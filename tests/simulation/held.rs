@@ -118,4 +118,4 @@ async fn compare(
 }
 
 /// How many seeds are tried.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;

@@ -212,7 +212,7 @@ async fn the_simulated_node_answers_as_the_script_does() {
         let mut listener = server.connect().await.expect("the server is up");
         listener.call(&["SUBSCRIBE", &heard]).await.expect("the server answers");
         let mut messages = 0;
-        let seeds = seeds(0, 80);
+        let seeds = seeds(0, 40);
         let least = (seeds.end - seeds.start) / 10 * 25;
         for seed in seeds {
             server.call(&["FLUSHALL"]).await;

@@ -7,8 +7,8 @@ use lock_tests::{RedisServer, SOON, role};
 use tokio::{net::TcpStream, task::JoinSet};
 
 #[tokio::test]
-async fn ten_thousand_requests_on_ten_keys_through_three_servers_lose_no_update_and_fences_rise() {
-    const REQUESTS: usize = 10_000;
+async fn two_thousand_requests_on_ten_keys_through_three_servers_lose_no_update_and_fences_rise() {
+    const REQUESTS: usize = 2_000;
     const KEYS: usize = 10;
     const PER_KEY: u64 = (REQUESTS / KEYS) as u64;
     const CLIENTS: usize = 60;

@@ -18,7 +18,6 @@ use crate::{
 const WAY: u64 = 1;
 /// How long a holder works on a key that others want: so long that a second round trip for a fencing token matters little.
 const HOLDS: Duration = Duration::from_millis(20);
-const FOR: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Locks and releases in virtual time by four processes on one key, or by one on four keys, if the answers of one node take `late` ms; and
@@ -29,8 +28,9 @@ async fn pairs<const N: usize>(node: usize, late: u64, contended: bool) -> (usiz
     nodes[node].slow.store(late, Ordering::Relaxed);
     let mut tasks = JoinSet::new();
     // The first requests find out which node is slow. Until shortly before it counts, a process pauses after each.
-    let warm = Instant::now() + Duration::from_secs(if contended { 12 } else { 4 });
-    let pauses_until = warm - Duration::from_millis(500);
+    let (warms_for, counts_for) = if contended { (12_000, 1_000) } else { (4_000, 300) };
+    let warm = Instant::now() + Duration::from_millis(warms_for);
+    let (pauses_until, end) = (warm - Duration::from_millis(200), warm + Duration::from_millis(counts_for));
     let managers = [(); 4].map(|()| manager(&nodes));
     for process in 0..4 {
         let (manager, key) = match contended {
@@ -40,7 +40,7 @@ async fn pairs<const N: usize>(node: usize, late: u64, contended: bool) -> (usiz
         };
         tasks.spawn(async move {
             let mut took = Vec::new();
-            while Instant::now() < warm + FOR {
+            while Instant::now() < end {
                 let begun = Instant::now();
                 let guard = manager.lock(&key).wait(TTL * 100).await.unwrap();
                 took.extend((begun >= warm).then(|| begun.elapsed()));
