@@ -148,12 +148,9 @@ mod answers;
 mod attempt;
 mod form;
 mod layer;
-mod problem;
-mod record;
 #[cfg(feature = "idempotency-redis")]
 mod redis;
 mod service;
-mod steps;
 
 #[cfg(feature = "idempotency-redis")]
 pub use self::redis::RedisAnswers;

@@ -88,8 +88,6 @@ pub use self::http::{Extension, Header, MethodAndPath, extension, header, method
 pub use self::principal::Principal;
 #[cfg(feature = "http")]
 pub use self::ready::Optional;
-#[cfg(feature = "idempotency")]
-pub(crate) use self::ready::{Absent, Find};
 pub(crate) use self::text::Mistake;
 pub use self::{
     choice::{Choice, IntoChoice},

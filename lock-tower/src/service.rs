@@ -26,7 +26,7 @@ use crate::{
 /// See the [crate's documentation](crate) for examples.
 #[derive(Debug)]
 pub struct LockService<S, K, P = Plain, U = UntilResponse> {
-    inner: S,
+    pub(crate) inner: S,
     lock: LockLayer<K, P, U>,
     /// Whether it can work; shared by its clones, so that the log says it once.
     checked: Arc<OnceLock<Result<(), Misconfigured>>>,
@@ -51,7 +51,7 @@ impl<S, K, P, U> LockService<S, K, P, U> {
         Self { inner, lock, checked: Arc::new(checked) }
     }
 
-    fn check<Req>(&self) -> &Result<(), Misconfigured>
+    pub(crate) fn check<Req>(&self) -> &Result<(), Misconfigured>
     where
         K: KeyExtractor<Req>,
     {

@@ -49,14 +49,10 @@ pub trait Answers: Clone + Send + Sync + 'static {
         keep: Duration,
     ) -> impl Future<Output = Result<Bytes, BoxError>> + Send;
 
-    /// Returns the address of the Redis that has the answers, as `host:port`, to be compared with that of the locks. Default: `None`.
+    /// Returns the address of the Redis that has the answers, as `host:port`, to be compared with that of the locks, or
+    /// `memory` if they are in the memory of this process. Default: `None`.
     fn address(&self) -> Option<String> {
         None
-    }
-
-    /// Returns whether other processes, and this one after a restart, do not have the answers. Default: `false`.
-    fn is_of_this_process(&self) -> bool {
-        false
     }
 }
 
@@ -77,15 +73,8 @@ pub trait Answers: Clone + Send + Sync + 'static {
 /// ```
 #[derive(Clone, Default)]
 pub struct MemoryAnswers {
-    kept: Arc<Mutex<Kept>>,
-}
-
-#[derive(Default)]
-struct Kept {
     /// Each answer, and when it is over.
-    answers: HashMap<String, (Instant, Bytes)>,
-    /// At so many answers those that are over are removed.
-    full: usize,
+    kept: Arc<Mutex<HashMap<String, (Instant, Bytes)>>>,
 }
 
 impl MemoryAnswers {
@@ -95,7 +84,7 @@ impl MemoryAnswers {
         Self::default()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<String, (Instant, Bytes)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,24 +92,25 @@ impl MemoryAnswers {
 impl Answers for MemoryAnswers {
     async fn get(&self, key: &str) -> Result<Option<Bytes>, BoxError> {
         let now = Instant::now();
-        Ok(self.kept().answers.get(key).filter(|(end, _)| *end > now).map(|(_, answer)| answer.clone()))
+        Ok(self.kept().get(key).filter(|(end, _)| *end > now).map(|(_, answer)| answer.clone()))
     }
 
     async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, BoxError> {
         let (now, mut kept) = (Instant::now(), self.kept());
-        if kept.answers.len() >= kept.full {
-            kept.answers.retain(|_, (end, _)| *end > now);
-            kept.full = 2 * kept.answers.len() + 1_000; // so that an answer costs the same on average, however many there are
+        if kept.len() == kept.capacity() {
+            kept.retain(|_, (end, _)| *end > now);
+            let count = kept.len();
+            kept.reserve(count + 500); // so that an answer costs the same on average, however many there are
         }
-        let first = kept.answers.entry(key.to_owned()).or_insert((now, Bytes::new()));
+        let first = kept.entry(key.to_owned()).or_insert((now, Bytes::new()));
         if first.0 <= now {
             *first = (now + keep.min(MOST), answer);
         }
         Ok(first.1.clone())
     }
 
-    fn is_of_this_process(&self) -> bool {
-        true
+    fn address(&self) -> Option<String> {
+        Some(MEMORY.to_owned())
     }
 }
 
@@ -130,5 +120,7 @@ impl fmt::Debug for MemoryAnswers {
     }
 }
 
+/// The address of locks and answers in the memory of a process.
+pub(super) const MEMORY: &str = "memory";
 /// The longest time for which answers are kept: 100 years.
 pub(super) const MOST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -1,10 +1,21 @@
-use std::sync::Arc;
+//! A request whose body was read, and its answer as it is stored: lines of text, and the body.
+//!
+//! ```text
+//! lock-tower 1 <fingerprint> 201     the form, the request that was answered, the status
+//! content-type:application/json      headers of the content; a trailer has a space before its name
+//!                                    an empty line, and the body
+//! ```
+//!
+//! Of an answer that was not kept the first and the empty line are stored, with `-` in place of the status. A value of a header has no line
+//! break in it, so nothing is escaped.
+
+use std::{str, sync::Arc};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use lock_core::key::join;
 
-use super::record;
+use super::{form::Problem, service::Stop};
 use crate::key::spelled;
 
 /// What the layer knows of a request that it lets through, in the extensions of the request. A handler needs it to store its answer
@@ -32,7 +43,7 @@ use crate::key::spelled;
 #[derive(Clone, Debug)]
 pub struct Attempt {
     key: Arc<str>,
-    pub(super) fingerprint: Arc<str>,
+    fingerprint: Arc<str>,
 }
 
 impl Attempt {
@@ -55,7 +66,50 @@ impl Attempt {
     /// status of gRPC is in trailers, which it does not have.
     #[must_use]
     pub fn answer(&self, response: &Response<Bytes>) -> Bytes {
-        record::write(&self.fingerprint, response.status(), response.headers(), None, response.body())
+        self.kept(response, None)
+    }
+
+    /// Writes an answer.
+    pub(super) fn kept(&self, response: &Response<Bytes>, trailers: Option<&HeaderMap>) -> Bytes {
+        let mut record = format!("{FORM}{} {}\n", self.fingerprint, response.status().as_u16()).into_bytes();
+        let is_kept = |name: &str| KEPT.contains(&name) || name.starts_with("grpc-");
+        let headers = response.headers().iter().filter(|(name, _)| is_kept(name.as_str()));
+        let trailers = trailers.into_iter().flatten().map(|field| (" ", field));
+        for (mark, (name, value)) in headers.map(|field| ("", field)).chain(trailers) {
+            record.extend([mark.as_bytes(), name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"].concat());
+        }
+        [&record[..], b"\n", &response.body()[..]].concat().into()
+    }
+
+    /// Writes that there was an answer, and that it was not kept.
+    pub(super) fn not_kept(&self) -> Bytes {
+        format!("{FORM}{} -\n\n", self.fingerprint).into()
+    }
+
+    /// Returns what this request is told if that is stored, or `None` if it is no answer.
+    pub(super) fn read(&self, record: &Bytes) -> Option<Stop> {
+        let end = record.windows(2).position(|two| two == b"\n\n")?;
+        let mut lines = record[..end].split(|byte| *byte == b'\n');
+        let (answered, status) = str::from_utf8(lines.next()?).ok()?.strip_prefix(FORM)?.split_once(' ')?;
+        if answered != &*self.fingerprint {
+            return Some(Problem::KEY_REUSED.into());
+        }
+        if status == "-" {
+            return Some(Problem::NOT_KEPT.into());
+        }
+        let (mut kept, mut trailers) = (Response::new(record.slice(end + 2..)), HeaderMap::new());
+        *kept.status_mut() = status.parse().ok()?;
+        for line in lines {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let (fields, name) = match &line[..colon] {
+                [b' ', name @ ..] => (&mut trailers, name),
+                name => (kept.headers_mut(), name),
+            };
+            fields.append(HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(&line[colon + 1..]).ok()?);
+        }
+        kept.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+        let trailers = (!trailers.is_empty()).then_some(trailers);
+        Some(Stop::Kept(Box::new(kept.map(|body| (body, trailers)))))
     }
 }
 
@@ -68,6 +122,13 @@ fn fingerprint<const N: usize>(parts: [&[u8]; N]) -> u128 {
         (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
     })
 }
+
+const FORM: &str = "lock-tower 1 ";
+
+/// The headers that describe the content. All others are of one connection, of one moment or of one client, or may be.
+#[rustfmt::skip]
+const KEPT: [&str; 11] = ["cache-control", "content-disposition", "content-encoding", "content-language", "content-location",
+    "content-type", "etag", "last-modified", "link", "location", "vary"];
 
 #[cfg(test)]
 mod tests {

@@ -1,15 +1,12 @@
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Once},
     time::Duration,
 };
 
 use http::Request;
 use lock_core::LockManager;
 
-use super::answers::{Answers, MOST};
+use super::answers::{Answers, MEMORY, MOST};
 use crate::{
     http::Http,
     key::{Principal, Scoped},
@@ -22,6 +19,7 @@ use crate::{
 ///
 /// See the [module's documentation](crate::idempotency) for how it works and what it promises.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) lock: LockLayer<Scoped<K>, P>,
     pub(super) answers: A,
@@ -33,7 +31,7 @@ pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) is_optional: bool,
     is_beside_the_locks: bool,
     /// Whether the log has the warning of answers in memory.
-    warned: Arc<AtomicBool>,
+    warned: Arc<Once>,
 }
 
 impl<K, A: Answers> IdempotencyLayer<K, A> {
@@ -41,7 +39,6 @@ impl<K, A: Answers> IdempotencyLayer<K, A> {
     /// `Idempotency-Key`. GET, HEAD and OPTIONS pass without one.
     ///
     /// `whose` begins with the client who sends the request; [`Principal`] says why. Answers are read and stored in `answers`.
-    #[must_use]
     #[track_caller]
     pub fn http(manager: LockManager, whose: Scoped<K>, answers: A) -> Self {
         Self::around(LockLayer::http(manager, whose), answers)
@@ -66,7 +63,6 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
     ///     .lock(|lock| lock.methods(["/bank.Payments/Pay"]));
     /// # let _ = once;
     /// ```
-    #[must_use]
     #[track_caller]
     pub fn grpc(manager: LockManager, whose: Scoped<K>, answers: A) -> Self {
         Self::around(LockLayer::grpc(manager, whose), answers)
@@ -75,63 +71,42 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
 
 impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
-        let (keep, wait) = (Duration::from_secs(24 * 3600), Duration::from_secs(2));
-        Self {
-            lock,
-            answers,
-            keep,
-            wait,
-            limit: 256 * 1024,
-            store_timeout: Duration::from_secs(10),
-            is_optional: false,
-            is_beside_the_locks: false,
-            warned: Arc::default(),
-        }
+        let (keep, wait, limit) = (Duration::from_secs(24 * 3600), Duration::from_secs(2), 256 * 1024);
+        let (store_timeout, warned) = (Duration::from_secs(10), Arc::new(Once::new()));
+        Self { lock, answers, keep, wait, limit, store_timeout, warned, is_optional: false, is_beside_the_locks: false }
     }
 
     /// Sets how long an answer is kept, at most 100 years. Default: 24 hours. After that, a request with the same key runs again.
-    #[must_use]
-    pub fn keep(mut self, keep: Duration) -> Self {
-        self.keep = keep;
-        self
+    pub fn keep(self, keep: Duration) -> Self {
+        Self { keep, ..self }
     }
 
     /// Sets how long a duplicate waits for the answer of the first request. Default: 2 seconds. After that it is answered with 409,
     /// in gRPC with `ABORTED`; with zero at once, as the draft of the IETF has it. The longest wait is 100 years.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait.min(MOST);
-        self
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait: wait.min(MOST), ..self }
     }
 
     /// Sets how many bytes the body of an answer may have that is kept. Default: 256 KiB. A larger one is sent to the first client
     /// only; duplicates are told that the request was carried out. The body of a request may have as many, and 2 MiB at least.
-    #[must_use]
-    pub fn limit(mut self, bytes: usize) -> Self {
-        self.limit = bytes;
-        self
+    pub fn limit(self, bytes: usize) -> Self {
+        Self { limit: bytes, ..self }
     }
 
     /// Sets how long the store may take to answer, also before a request is told that its lease was lost. Default: 10 seconds. After that a
     /// request is refused with 503, and storing is tried again, with twice the time.
-    #[must_use]
-    pub fn store_timeout(mut self, timeout: Duration) -> Self {
-        self.store_timeout = timeout;
-        self
+    pub fn store_timeout(self, timeout: Duration) -> Self {
+        Self { store_timeout: timeout, ..self }
     }
 
     /// Lets requests without an idempotency key through, without a lock. By default they are refused.
-    #[must_use]
-    pub fn optional(mut self) -> Self {
-        self.is_optional = true;
-        self
+    pub fn optional(self) -> Self {
+        Self { is_optional: true, ..self }
     }
 
     /// Allows that answers are in the Redis that has the locks. When answers fill that server, **every lock of every service stops**.
-    #[must_use]
-    pub fn beside_the_locks(mut self) -> Self {
-        self.is_beside_the_locks = true;
-        self
+    pub fn beside_the_locks(self) -> Self {
+        Self { is_beside_the_locks: true, ..self }
     }
 
     /// Changes the lock behind the layer: its [`options`](LockLayer::options) but `wait`, its [`name`](LockLayer::name), the methods
@@ -152,10 +127,8 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// });
     /// # let _ = once;
     /// ```
-    #[must_use]
-    pub fn lock(mut self, change: impl FnOnce(LockLayer<Scoped<K>, P>) -> LockLayer<Scoped<K>, P>) -> Self {
-        self.lock = change(self.lock);
-        self
+    pub fn lock(self, change: impl FnOnce(LockLayer<Scoped<K>, P>) -> LockLayer<Scoped<K>, P>) -> Self {
+        Self { lock: change(self.lock), ..self }
     }
 
     /// Checks the options, the key and the store, so that a misconfigured service fails at start-up instead of refusing every
@@ -187,39 +160,35 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         self.check_store()
     }
 
-    /// Logs what is wrong whatever the requests are. Fails if the layer can never work.
-    pub(super) fn tell_at_start(&self) -> Result<(), Misconfigured> {
-        let is_shared = self.lock.manager.health().nodes().iter().any(|node| node.address() != "memory");
-        if self.answers.is_of_this_process() && is_shared && !self.warned.swap(true, Relaxed) {
-            tracing::warn!(
-                lock = shown(self.lock.name_of()),
-                "answers are in the memory of this process: another instance, and this one after a restart, runs a duplicate again; \
-                 store them in Redis or in the service's database"
-            );
+    /// Checks what is known without the type of the requests. Warns once of answers that other instances do not have.
+    pub(super) fn check_at_start(&self) -> Result<(), Misconfigured> {
+        let is_shared = self.lock.manager.health().nodes().iter().any(|node| node.address() != MEMORY);
+        if is_shared && self.answers.address().is_some_and(|address| address == MEMORY) {
+            let lock = shown(self.lock.name_of());
+            let what = "answers are in the memory of this process: another instance, and this one after a restart, runs a duplicate \
+                        again; store them in Redis or in the service's database";
+            self.warned.call_once_force(|_| tracing::warn!(lock, "{what}"));
         }
-        self.lock.told(self.lock.check_options().and_then(|()| self.check_store()))
+        self.lock.check_options().and_then(|()| self.check_store())
     }
 
     fn check_store(&self) -> Result<(), Misconfigured> {
-        self.problem().map_or(Ok(()), |problem| Err(self.lock.misconfigured(problem)))
-    }
-
-    fn problem(&self) -> Option<String> {
-        let keep = self.keep;
-        if keep.as_millis() == 0 || keep > MOST {
-            return Some(format!("answers cannot be kept for {keep:?}; keep them for a time from 1 ms to 100 years"));
-        }
-        if self.store_timeout.is_zero() {
-            return Some("no store answers in no time; let `store_timeout` be longer".to_owned());
-        }
-        if self.lock.has_permits() {
-            return Some("with permits several requests of a key would run at once; leave them out".to_owned());
-        }
-        let address = self.answers.address().filter(|_| !self.is_beside_the_locks)?;
-        self.lock.manager.health().nodes().iter().any(|node| node.address() == address).then(|| {
+        let (keep, health) = (self.keep, self.lock.manager.health());
+        let address = self.answers.address().filter(|address| !self.is_beside_the_locks && address != MEMORY);
+        let fills = |address: &String| health.nodes().iter().any(|node| node.address() == address);
+        let problem = if keep.as_millis() == 0 || keep > MOST {
+            format!("answers cannot be kept for {keep:?}; keep them for a time from 1 ms to 100 years")
+        } else if self.store_timeout.is_zero() {
+            "no store answers in no time; let `store_timeout` be longer".to_owned()
+        } else if self.lock.counts() {
+            "with permits several requests of a key would run at once; leave them out".to_owned()
+        } else if let Some(address) = address.filter(fills) {
             format!(
                 "the answers would fill {address}, which has the locks; use another server, or set `beside_the_locks`"
             )
-        })
+        } else {
+            return Ok(());
+        };
+        Err(self.lock.misconfigured(problem))
     }
 }

@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use redis::{Client, aio::ConnectionLike};
@@ -28,7 +28,7 @@ use crate::error::BoxError;
 /// # let _ = answers;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RedisAnswers<C> {
     connection: C,
     address: String,
@@ -44,15 +44,13 @@ impl<C> RedisAnswers<C> {
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Answers for RedisAnswers<C> {
     async fn get(&self, key: &str) -> Result<Option<Bytes>, BoxError> {
-        let answer: Option<Vec<u8>> =
-            redis::cmd("GET").arg(named(key)).query_async(&mut self.connection.clone()).await?;
-        Ok(answer.map(Bytes::from))
+        Ok(redis::cmd("GET").arg(format!("answer:{key}")).query_async(&mut self.connection.clone()).await?)
     }
 
     async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, BoxError> {
         let ms = u64::try_from(keep.as_millis())?;
         let mut set = redis::cmd("SET");
-        set.arg(named(key)).arg(&*answer).arg("NX").arg("PX").arg(ms);
+        set.arg(format!("answer:{key}")).arg(&*answer).arg("NX").arg("PX").arg(ms);
         // `GET` in the same command would need Redis 7.0, and send each answer back.
         let is_first: Option<()> = set.query_async(&mut self.connection.clone()).await?;
         if is_first.is_some() {
@@ -64,14 +62,4 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Answers for RedisAnswers
     fn address(&self) -> Option<String> {
         Some(self.address.clone())
     }
-}
-
-impl<C> fmt::Debug for RedisAnswers<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisAnswers").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
-fn named(key: &str) -> String {
-    format!("answer:{key}")
 }

@@ -47,11 +47,6 @@ impl<K, P, U> LockLayer<K, P, U> {
         }
     }
 
-    #[cfg(feature = "idempotency")]
-    pub(crate) fn has_permits(&self) -> bool {
-        self.options.permits.is_some()
-    }
-
     /// Names the mode of one key of several.
     pub(super) fn key_in_mode(&self, key: &str, is_shared: bool) -> KeyInMode {
         match self.options.permits {
