@@ -32,7 +32,9 @@
 //! **A process that dies between the effect and the storing of its answer leaves nothing behind that says so.** After the ttl a duplicate
 //! runs again, and the effect happens twice (attack 1 of the table below). The same follows if
 //! * the lease is lost before the answer was read to its end, or after that, and a duplicate is quicker than the store,
-//! * the store can be read and not written: the answer is given up after five minutes, and its client told 500,
+//! * the store can be read and not written: the lease ends at `max_hold`, five minutes unless set, with 500 `lock_lost` for its client; the
+//!   answer is tried for five minutes after the handler's end,
+//! * the store panics as it is written: that answer is lost,
 //! * the store loses answers before their time,
 //! * the handler answers with a 5xx after half of its work.
 //!
@@ -62,6 +64,10 @@
 //!
 //! The lease is renewed all the while. [`Lease`](lock_core::Lease) and [`Attempt`] are in the extensions of the request.
 //!
+//! A handler outlives its client, so a shutdown of the HTTP server alone does not wait for it:
+//! [`LockManager::shutdown`](lock_core::LockManager::shutdown) does. A limit of concurrent requests belongs outside of this layer, or
+//! requests that wait for an answer keep others of its places.
+//!
 //! Layers that authenticate, and those for CORS and compression, stand outside of this one. The headers of CORS are those of one client and are
 //! not kept; an answer that was compressed inside is given to all, also to a client that cannot read it.
 //!
@@ -85,13 +91,13 @@
 //! | --- | --- | --- | --- |
 //! | 400 | `INVALID_ARGUMENT` | `idempotency_key_missing` | there is no key, unless it is [`optional`](IdempotencyLayer::optional) |
 //! | 400 | `INVALID_ARGUMENT` | `idempotency_key_unusable` | the key is empty, repeated, not visible ASCII or longer than 255 bytes |
-//! | 400 | `INVALID_ARGUMENT` | `idempotency_request_unreadable` | the body of the request failed |
+//! | 400 | `INVALID_ARGUMENT` | `idempotency_request_unreadable` | the body of the request failed, or took longer than five minutes |
 //! | 413 | `INVALID_ARGUMENT` | `idempotency_request_too_large` | the request has more than 2 MiB |
 //! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body: the same JSON with other spaces is another body |
 //! | 409, `Retry-After` | `ABORTED`, `RetryInfo` | `idempotency_in_progress` | the first request is still running after `wait` |
 //! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer was too large to be kept |
 //! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer, or not within [`store_timeout`](IdempotencyLayer::store_timeout); the handler has not run |
-//! | 500 | `UNKNOWN` | `idempotency_answer_not_stored` | the handler has run, and the store did not answer for five minutes |
+//! | 500 | `UNKNOWN` | `idempotency_answer_not_stored` | the handler has run, the store has not taken the answer for five minutes, and a longer `max_hold` has kept the lease |
 //!
 //! What the lock refuses is answered as by a [`LockLayer`](crate::LockLayer): its table is that of [`Http`](crate::Http), and 503
 //! `lock_unavailable` comes before the handler. A principal that is empty, or an extension that no layer has set, is a mistake of the service: 500 `lock_misconfigured`. A missing header is 400.
@@ -127,7 +133,7 @@
 //! | 5 | the answer is lost on its way to the client | the retry is given it |
 //! | 6 | the client hangs up | the handler runs to its end, and the retry is given its answer |
 //! | 7 | the answer is large, or a stream | its client is given it; duplicates are told that the request was carried out |
-//! | 8 | the upload stalls | it keeps no key |
+//! | 8 | the upload stalls | it keeps no key, and ends after five minutes |
 //! | 9 | the answer has a `Set-Cookie` | it is not kept |
 //! | 10 | a client sends the key of another | it is another key: the [`Principal`] is required by type, and may not be empty |
 //! | 11 | answers fill Redis | locks go on: the layer refuses to store answers in their server, as far as the addresses show it |

@@ -41,7 +41,7 @@ pub trait Answers: Clone + Send + Sync + 'static {
     /// Stores an answer for as long as `keep` unless the key has one, and returns the answer that the store has then.
     ///
     /// # Errors
-    /// The store does not answer, and may have stored it. The layer tries again for five minutes, also after its lease was lost.
+    /// The store does not answer, and may have stored it. The layer tries again for five minutes, also after its lease was lost. A panic is not tried again.
     fn put_if_absent(
         &self,
         key: &str,

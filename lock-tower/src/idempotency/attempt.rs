@@ -12,7 +12,7 @@
 use std::{str, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use lock_core::key::join;
 
 use super::{form::Problem, service::Stop};
@@ -74,7 +74,8 @@ impl Attempt {
         let mut record = format!("{FORM}{} {}\n", self.fingerprint, response.status().as_u16()).into_bytes();
         let is_kept = |name: &str| KEPT.contains(&name) || name.starts_with("grpc-");
         let headers = response.headers().iter().filter(|(name, _)| is_kept(name.as_str()));
-        let trailers = trailers.into_iter().flatten().map(|field| (" ", field));
+        let trailers = trailers.into_iter().flatten().filter(|(name, _)| *name != header::SET_COOKIE);
+        let trailers = trailers.map(|field| (" ", field));
         for (mark, (name, value)) in headers.map(|field| ("", field)).chain(trailers) {
             record.extend([mark.as_bytes(), name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"].concat());
         }

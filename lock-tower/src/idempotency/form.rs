@@ -91,7 +91,7 @@ impl Problem {
     pub(super) const TOO_LARGE: Self = Self(Case::Key, StatusCode::PAYLOAD_TOO_LARGE, "idempotency_request_too_large",
         "the request is too large for an operation with an Idempotency-Key; nothing was done");
     pub(super) const UNREADABLE: Self = Self(Case::Key, StatusCode::BAD_REQUEST, "idempotency_request_unreadable",
-        "the request ended before it was complete; nothing was done");
+        "the request was not complete when it ended, or after five minutes; nothing was done");
     pub(super) const NOT_KEPT: Self = Self(Case::NotHeld, StatusCode::CONFLICT, "idempotency_answer_not_kept",
         "the first request with this Idempotency-Key was carried out, but its answer was too large to be kept");
     pub(super) const NOT_STORED: Self = Self(Case::Lost, StatusCode::INTERNAL_SERVER_ERROR, "idempotency_answer_not_stored",

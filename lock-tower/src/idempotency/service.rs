@@ -102,9 +102,11 @@ where
                     return Err(Stop::Lock(Refusal::Misconfigured(lock.misconfigured(problem.to_owned()))));
                 }
                 let time_left = lock.protocol.time_left(&request);
-                let ((head, body), mut data) = (request.into_parts(), Vec::new());
+                let (head, body) = request.into_parts();
+                let (mut body, mut data) = (pin!(body), Vec::new());
                 // Before the lease: a client that stalls in its upload keeps no key.
-                if let Err(error) = read(pin!(body), layer.limit.max(REQUEST), &mut data).await {
+                let all = timeout(MAX_HOLD, read(body.as_mut(), layer.limit.max(REQUEST), &mut data));
+                if let Err(error) = all.await.unwrap_or_else(|late| Err(Some(late.into()))) {
                     let problem = if error.is_some() { Problem::UNREADABLE } else { Problem::TOO_LARGE };
                     return Err(problem.into());
                 }

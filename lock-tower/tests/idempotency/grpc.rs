@@ -73,6 +73,7 @@ async fn method(
     let mut trailers = HeaderMap::new();
     status.add_header(&mut trailers).unwrap();
     trailers.insert("x-run", run.into());
+    trailers.insert("set-cookie", "session=secret".parse().unwrap());
     let response = Response::builder().header("content-type", "application/grpc").header("x-first", "1");
     Ok(response.body(Body::new(Message(Some(sent), Some(trailers)))).unwrap())
 }
@@ -129,6 +130,7 @@ async fn attack_17_a_call_is_answered_once_with_its_trailers() {
         assert_eq!((told.code, &*told.data), (Code::Ok, &b"\0\0\0\0\x0242"[..]), "{told:?}");
         assert_eq!((&told.trailers["x-run"], &told.trailers["grpc-status"]), (&1.into(), &0.into()));
         assert_eq!(told.headers.contains_key("idempotent-replayed"), is_replayed);
+        assert_eq!(told.trailers.contains_key("set-cookie"), !is_replayed);
         assert_eq!(told.headers["content-type"], "application/grpc");
     }
     let told = call(&channel, "/bank/0", Some("1"), "\0\0\0\0\u{2}43").await;

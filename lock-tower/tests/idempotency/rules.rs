@@ -478,6 +478,46 @@ async fn an_answer_is_stored_though_that_takes_longer_than_the_store_may() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_written_ends_the_lease_at_its_longest_hold_and_a_duplicate_runs() {
+    let _limit = limit();
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let once = layer(&manager, &NotWritten);
+    let begun = Instant::now();
+    ask(&bank.routes().route_layer(once.clone()), request("a", "1", "42")).await.is_refused(500, "lock_lost");
+    assert_eq!((begun.elapsed().as_secs(), bank.charges()), (5 * 60, 1));
+    let options = LeaseOptions::new().max_hold(Duration::from_secs(3600));
+    let service = bank.routes().route_layer(once.lock(|lock| lock.options(options)));
+    let begun = Instant::now();
+    ask(&service, request("a", "1", "42")).await.is_refused(500, "idempotency_answer_not_stored");
+    assert_eq!((begun.elapsed().as_secs(), bank.charges()), (5 * 60, 2));
+}
+
+/// A store that has no room.
+#[derive(Clone, Debug)]
+struct NotWritten;
+
+impl Answers for NotWritten {
+    async fn get(&self, _key: &str) -> Result<Option<Bytes>, lock_tower::BoxError> {
+        Ok(None)
+    }
+
+    async fn put_if_absent(&self, _key: &str, _answer: Bytes, _keep: Duration) -> Result<Bytes, lock_tower::BoxError> {
+        Err("the store is full".into())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attack_8_an_upload_that_stalls_for_ever_is_refused_after_five_minutes() {
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let service = bank.routes().route_layer(layer(&manager, &MemoryAnswers::new()));
+    let stalls =
+        request("a", "1", "42").map(|_| Body::from_stream(tokio_stream::pending::<Result<Bytes, Infallible>>()));
+    let begun = Instant::now();
+    ask(&service, stalls).await.is_refused(400, "idempotency_request_unreadable");
+    assert_eq!((begun.elapsed().as_secs(), bank.charges()), (5 * 60, 0));
+}
+
 /// A store that takes ten seconds for an answer, and nothing of one that is given up.
 #[derive(Clone, Debug)]
 struct TakesLong(MemoryAnswers);
