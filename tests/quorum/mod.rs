@@ -10,6 +10,7 @@ mod faults;
 mod foreign;
 mod places;
 mod shutdown;
+mod slow;
 
 use std::{sync::Arc, time::Duration};
 

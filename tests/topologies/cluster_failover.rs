@@ -96,6 +96,31 @@ async fn fault_15_a_lease_that_reached_no_replica_is_told_after_the_failover_and
     judged_by(&run, Checker::new().mark(Mark { key: None, from: since, to: now() }));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_15_a_release_that_reached_no_replica_is_repeated_at_the_new_primary() {
+    let mut cluster = Cluster::start().await;
+    let slot = slot_of("{k}");
+    let from = cluster.primary_of(slot).await;
+    let manager = manager(&cluster.url(), "p1").await;
+    let (released, dropped) = (manager.lock("{k}released").ttl(LONG), manager.lock("{k}dropped").ttl(LONG));
+    let (released, dropped) = (released.await.expect("free"), dropped.await.expect("free"));
+    eventually(SOON, "all is replicated", async || cluster.is_replicated(slot).await).await;
+    cluster.stop_replication(slot).await;
+    released.release().await.expect("held");
+    drop(dropped);
+    let are_free = async |cluster: &Cluster, node: usize| {
+        let exist = async || cluster.node(node).call(&["EXISTS", "{k}released", "{k}dropped"]).await.integer();
+        eventually(SOON, "both are released", async || exist().await == Some(0)).await;
+    };
+    are_free(&cluster, from).await;
+    let killed = Instant::now();
+    cluster.node_mut(from).stop();
+    let failed_over = cluster.await_failover(slot, from, killed).await;
+    let primary = cluster.primary_of(slot).await;
+    are_free(&cluster, primary).await;
+    recovered(15, "releases that were not replicated: primary killed to released", failed_over, killed.elapsed());
+}
+
 /// The primary hands all over that it has before it goes, so nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_15_a_failover_by_hand_under_load_costs_no_lease_and_no_error() {
