@@ -68,10 +68,15 @@ mod schedule {
         }
     }
 
-    /// The tick that is due, of a period of at least a second: all machines give it the same name.
-    fn tick(period: Duration) -> String {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        (now - now % period.as_secs().max(1)).to_string()
+    /// The name of the run that is due, the same on all machines: the job comes once in each period, `due` after the period begins in UTC.
+    fn tick(period: Duration, due: Duration) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        run_at(now, period, due)
+    }
+
+    fn run_at(now: Duration, period: Duration, due: Duration) -> String {
+        let (now, period) = (now.saturating_sub(due).as_secs(), period.as_secs().max(1));
+        (now - now % period).to_string()
     }
 
     async fn report(scheduled: &str) -> Result {
@@ -81,10 +86,22 @@ mod schedule {
     #[tokio::test]
     async fn a_second_machine_finds_the_run_begun() -> Result {
         let manager = LockManager::in_memory();
-        let scheduled = tick(Duration::from_secs(24 * 3600));
+        let scheduled = tick(Duration::from_secs(24 * 3600), Duration::from_secs(150 * 60));
         nightly(&manager, &scheduled).await?;
         assert!(manager.is_locked(format!("jobs:nightly:{scheduled}")).await?);
         nightly(&manager, &scheduled).await
+    }
+
+    #[test]
+    fn a_run_is_named_by_the_time_at_which_it_was_due() {
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        let at = |hour: u64, minute: u64| {
+            run_at(minutes(20_000 * 24 * 60 + hour * 60 + minute), minutes(24 * 60), minutes(150))
+        };
+        assert_ne!(at(0, 30), at(2, 30), "the run of the day before");
+        assert_eq!(at(2, 30), at(23, 59));
+        assert_eq!(at(2, 30), at(24, 30), "a machine that catches up in the next night");
+        assert_ne!(at(2, 30), at(26, 30));
     }
 }
 
