@@ -19,13 +19,18 @@ fn every_block_of_the_page_is_compiled_here() {
 }
 
 mod leader {
+    use tokio::{
+        signal::unix::{SignalKind, signal},
+        sync::watch,
+    };
+
     use super::*;
 
     /// Leads, or waits for its turn to lead, until it resigns.
-    async fn stand(manager: &LockManager) -> Result {
+    async fn stand(manager: LockManager, stop: watch::Receiver<bool>) -> Result {
         loop {
             let term = manager.lock("leader:billing").ttl(Duration::from_secs(5)).wait_forever();
-            match term.run(async |lease| lead(lease.fencing_token()).await).await {
+            match term.run(async |lease| lead(lease.fencing_token(), stop.clone()).await).await {
                 Ok(resigned) => return resigned,
                 // The work has been cancelled, and another process may lead now.
                 Err(error) if error.is_lost() => tracing::warn!("deposed: {error}"),
@@ -42,15 +47,54 @@ mod leader {
         }
     }
 
-    async fn lead(term: FencingToken) -> Result {
+    /// Works for one term, until the process is told to stop.
+    async fn lead(term: FencingToken, mut stop: watch::Receiver<bool>) -> Result {
+        loop {
+            bill(term).await?;
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                () = tokio::time::sleep(Duration::from_secs(60)) => {}
+            }
+        }
+    }
+
+    #[tokio::main]
+    async fn main() -> Result {
+        let manager = LockManager::connect("redis://127.0.0.1").await?;
+        let (stop, stopped) = watch::channel(false);
+        let mut standing = tokio::spawn(stand(manager.clone(), stopped));
+        let mut sigterm = signal(SignalKind::terminate())?;
+        tokio::select! {
+            ended = &mut standing => return ended?,
+            _ = sigterm.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        stop.send_replace(true); // `lead` returns
+        manager.shutdown(Duration::from_secs(5)).await;
+        standing.await?
+    }
+
+    async fn bill(term: FencingToken) -> Result {
         if term.get() == 0 { Err("no term".into()) } else { Ok(()) }
     }
 
-    #[tokio::test]
-    async fn a_leader_resigns() -> Result {
-        let manager = LockManager::in_memory();
-        stand(&manager).await?;
-        assert!(!manager.is_locked("leader:billing").await?);
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_resigns_when_it_is_told_to_stop_and_a_candidate_ends_with_its_manager() -> Result {
+        let managers = [LockManager::connect("memory://terms").await?, LockManager::connect("memory://terms").await?];
+        let (stop, stopped) = watch::channel(false);
+        let leader = tokio::spawn(stand(managers[0].clone(), stopped));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (_stop, not_stopped) = watch::channel(false);
+        let candidate = tokio::spawn(stand(managers[1].clone(), not_stopped));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!leader.is_finished() && !candidate.is_finished());
+
+        assert_eq!(managers[1].shutdown(Duration::ZERO).await, 0);
+        candidate.await??;
+        assert!(managers[0].is_locked("leader:billing").await?);
+        stop.send_replace(true);
+        leader.await??;
+        assert!(!managers[0].is_locked("leader:billing").await?);
         Ok(())
     }
 }
