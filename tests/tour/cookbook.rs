@@ -15,7 +15,16 @@ use crate::tour::Result;
 #[test]
 fn every_block_of_the_page_is_compiled_here() {
     let blocks = compiled_blocks(include_str!("../../docs/cookbook.md"), &[include_str!("cookbook.rs")]);
-    assert!(blocks >= 11, "only {blocks} blocks of code were found");
+    assert!(blocks >= 14, "only {blocks} blocks of code were found");
+}
+
+/// [`guarantees.md`](../../docs/guarantees.md) has the scripts that are run by a test.
+#[test]
+fn a_line_of_lua_is_one_of_the_tested_scripts() {
+    let (page, tested) = (include_str!("../../docs/cookbook.md"), include_str!("../../docs/guarantees.md"));
+    let mut scripts = page.split("```lua\n").skip(1).filter_map(|rest| rest.split("```").next()).peekable();
+    assert!(scripts.peek().is_some(), "there is no script");
+    assert!(scripts.all(|script| tested.contains(script)));
 }
 
 mod leader {
@@ -146,6 +155,69 @@ mod schedule {
         assert_eq!(at(2, 30), at(23, 59));
         assert_eq!(at(2, 30), at(24, 30), "a machine that catches up in the next night");
         assert_ne!(at(2, 30), at(26, 30));
+    }
+}
+
+mod fenced {
+    use super::*;
+
+    struct Goods {
+        stock: i64,
+        fence: i64,
+        claim: i64,
+    }
+
+    struct Shop(Mutex<BTreeMap<&'static str, Goods>>);
+
+    impl Shop {
+        /// The first statement: the stock and the number of the claim. `None` if a later holder has claimed.
+        async fn claim(&self, id: &str, fence: i64) -> Result<Option<(i64, i64)>> {
+            let mut goods = self.0.lock().expect("no panic");
+            let goods = goods.get_mut(id).ok_or("no such goods")?;
+            if goods.fence > fence {
+                return Ok(None);
+            }
+            (goods.fence, goods.claim) = (fence, goods.claim + 1);
+            Ok(Some((goods.stock, goods.claim)))
+        }
+
+        /// The second statement. Returns whether the claim still stands.
+        async fn write(&self, id: &str, stock: i64, fence: i64, claim: i64) -> Result<bool> {
+            let mut goods = self.0.lock().expect("no panic");
+            let goods = goods.get_mut(id).ok_or("no such goods")?;
+            if (goods.fence, goods.claim) != (fence, claim) {
+                return Ok(false);
+            }
+            (goods.stock, goods.claim) = (stock, claim + 1);
+            Ok(true)
+        }
+    }
+
+    /// Sells one unit. Returns whether it was sold: if not, none is left, or another claim has come.
+    async fn sell(manager: &LockManager, shop: &Shop, id: &str) -> Result<bool> {
+        let turn = manager.lock(key::join(["goods", id]));
+        turn.run(async |lease| {
+            let fence = lease.fencing_token().as_i64();
+            let Some((stock, claim)) = shop.claim(id, fence).await? else { return Ok(false) }; // 1
+            if stock == 0 {
+                return Ok(false);
+            }
+            shop.write(id, stock - 1, fence, claim).await // 2, after work that may take long; `false`: no row
+        })
+        .await?
+    }
+
+    #[tokio::test]
+    async fn units_are_sold_until_none_is_left_or_a_later_holder_has_claimed() -> Result {
+        let manager = LockManager::in_memory();
+        let shop = Shop(Mutex::new(BTreeMap::from([("7", Goods { stock: 1, fence: 0, claim: 0 })])));
+        assert!(sell(&manager, &shop, "7").await?);
+        assert!(!sell(&manager, &shop, "7").await?, "none is left");
+
+        let (_, claim) = shop.claim("7", i64::MAX).await?.ok_or("rejected")?;
+        assert!(shop.write("7", 5, i64::MAX, claim).await?);
+        assert!(!sell(&manager, &shop, "7").await?, "a later holder has claimed");
+        Ok(())
     }
 }
 
