@@ -450,7 +450,7 @@ mod clicks {
     use axum::{Extension, Router, body::Body, extract::Request, routing::post};
     use lock_core::LeaseOptions;
     use lock_tower::{
-        idempotency::{IdempotencyLayer, MemoryAnswers},
+        idempotency::{Answers, IdempotencyLayer, MemoryAnswers},
         key::{extension, scoped},
     };
     use tower::ServiceExt as _;
@@ -466,7 +466,7 @@ mod clicks {
         }
     }
 
-    fn payments(locks: &LockManager, answers: MemoryAnswers) -> Router {
+    fn payments(locks: &LockManager, answers: impl Answers) -> Router {
         // An outer layer has authenticated the customer, and put it into the extensions.
         let whose = scoped("payments", extension::<Customer>());
         let options = LeaseOptions::new().ttl(Duration::from_secs(5)).max_hold(Duration::from_secs(60));
