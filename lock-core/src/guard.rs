@@ -40,6 +40,9 @@ use crate::{
 /// after the runtime has ended (the key is then free when its ttl has expired). [`release`](Self::release) also waits for the
 /// answer.
 ///
+/// `let _ = manager.lock("goods:1").await?;` drops the guard at once, and the compiler does not warn. The lint `let_underscore_drop` of
+/// rustc finds such lines: `#![warn(let_underscore_drop)]`. To hold the lease until the end of the block, write `let _guard = …`.
+///
 /// # Examples
 ///
 /// A guard cannot be cloned; its lease can, and that releases nothing:

@@ -199,6 +199,8 @@ setters! {
     /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck. [`Duration::MAX`] removes the bound.
     /// Default: no bound, unless the manager has one.
     ///
+    /// A lease that ends this way frees its key, even if [`at_least`](Self::at_least) would keep the key busy for longer.
+    ///
     /// # Examples
     ///
     /// ```
