@@ -256,7 +256,8 @@ async fn a_process_with_more_than_it_names_is_said_to_have_more() {
     let builder = LockManager::builder().url(&server.url).command_timeout(PATIENT).client_name("shop");
     let manager = builder.connect().await.expect("a server");
     let keys: Vec<_> = (0..501).map(|number| format!("k{number}")).collect();
-    let _held = manager.lock_all(&keys).ttl(Duration::from_secs(60)).await.expect("free");
+    let _held =
+        manager.lock_all(&keys).ttl(Duration::from_secs(120)).wait(Duration::from_secs(60)).await.expect("free");
     const MORE: &str = "A process has more than 500 holders and waiters; those that it did not name are missing here";
     let listed = server.done(&["list"]);
     assert!(listed.err.contains(MORE) && listed.out.lines().count() == 502, "{listed:?}");

@@ -170,7 +170,7 @@ fn default_signals() {
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         let ignored = ignored.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).expect("a mask in hexadecimal"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let _entered = runtime.enter();
+        let entered = runtime.enter();
         for kind in
             [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate(), SignalKind::user_defined1()]
         {
@@ -178,6 +178,8 @@ fn default_signals() {
                 drop(signal(kind).expect("a handler")); // the handler stays
             }
         }
+        drop(entered);
+        runtime.shutdown_background(); // the test that comes first may be in a runtime of its own
     });
 }
 
