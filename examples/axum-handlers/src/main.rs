@@ -27,9 +27,10 @@
 //! curl -i -X POST localhost:3000/orders/7/pay & curl -i -X POST localhost:3000/orders/7/pay; wait
 //! ```
 //!
-//! Ctrl-C lets the requests in flight end, and releases the leases that are still held.
+//! Ctrl-C or SIGTERM lets the requests in flight end, and releases the leases that are still held.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ use lock_core::{LeaseOptions, LockManager, distributed_lock};
 use lock_tower::LockLayer;
 use lock_tower::key::{path_param, scoped};
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 /// The units that are left of each good that was sold before; there are ten of every other good. A service of several
@@ -75,7 +78,7 @@ async fn main() -> anyhow::Result<()> {
     println!("listening on http://{}, Ctrl-C ends it", listener.local_addr()?);
     let stopped = manager.clone();
     let stop = async move {
-        ctrl_c().await;
+        asked_to_end().await;
         // Requests that wait for a key fail now, so that the server waits only for those that hold one.
         stopped.stop_waiting();
     };
@@ -135,9 +138,21 @@ fn write(stock: &Stock, id: u64, left: u32) {
     stock.lock().unwrap_or_else(PoisonError::into_inner).insert(id, left);
 }
 
-async fn ctrl_c() {
-    // Without a handler for the signal the service ends at once.
-    let _ = tokio::signal::ctrl_c().await;
+/// Returns when the process is asked to end: by Ctrl-C, or by SIGTERM, which an orchestrator sends. SIGTERM would otherwise end it at
+/// once, and the keys of its requests would stay blocked for a ttl.
+async fn asked_to_end() {
+    #[cfg(unix)]
+    let terminated = async {
+        signal(SignalKind::terminate())?.recv().await;
+        io::Result::Ok(())
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<io::Result<()>>();
+    // Without a handler for a signal the service ends at once.
+    let _ = tokio::select! {
+        result = tokio::signal::ctrl_c() => result,
+        result = terminated => result,
+    };
 }
 
 #[cfg(test)]

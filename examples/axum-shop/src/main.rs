@@ -56,7 +56,7 @@
 //! curl 'localhost:3000/locks?format=json'
 //! ```
 //!
-//! Ctrl-C lets the requests in flight end, releases the leases that are still held, and closes the database.
+//! Ctrl-C or SIGTERM lets the requests in flight end, releases the leases that are still held, and closes the database.
 //!
 //! # The transaction stands inside the lock
 //!
@@ -75,12 +75,14 @@ mod shop;
 #[cfg(test)]
 mod tests;
 
-use std::io::{IsTerminal as _, stdout};
+use std::io::{self, IsTerminal as _, stdout};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lock_core::LockManager;
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tracing::info;
 
@@ -116,7 +118,7 @@ async fn main() -> Result<()> {
     let service = App { manager: manager.clone(), shop: shop.clone(), metrics }.service();
     let stopped = manager.clone();
     let stop = async move {
-        ctrl_c().await;
+        asked_to_end().await;
         // Requests that wait for a key fail now, so that the server waits only for those that hold one.
         stopped.stop_waiting();
     };
@@ -129,7 +131,19 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-async fn ctrl_c() {
-    // Without a handler for the signal the service ends at once.
-    let _ = tokio::signal::ctrl_c().await;
+/// Returns when the process is asked to end: by Ctrl-C, or by SIGTERM, which an orchestrator sends. SIGTERM would otherwise end it at
+/// once, and the keys of its requests would stay blocked for a ttl.
+async fn asked_to_end() {
+    #[cfg(unix)]
+    let terminated = async {
+        signal(SignalKind::terminate())?.recv().await;
+        io::Result::Ok(())
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<io::Result<()>>();
+    // Without a handler for a signal the service ends at once.
+    let _ = tokio::select! {
+        result = tokio::signal::ctrl_c() => result,
+        result = terminated => result,
+    };
 }

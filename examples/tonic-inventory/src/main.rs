@@ -76,7 +76,7 @@ async fn main() -> Result<()> {
     let (stop, stopped) = oneshot::channel::<()>();
     let stock = Stock::new([(PENS, IN_STOCK), (INK, 0)]);
     let service = service::serve(listener, stock, at_server.clone(), async move {
-        // Elsewhere: `tokio::signal::ctrl_c`.
+        // Elsewhere: Ctrl-C or SIGTERM, which `asked_to_end` of `example-axum-handlers` waits for.
         let _ = stopped.await;
     });
     let service = tokio::spawn(service);
