@@ -27,6 +27,7 @@ use crate::{end::End, engine::hold::Hold, fencing::FencingToken, mode::Mode};
 /// let guard = manager.lock("goods:1").await?;
 /// let lease = guard.lease().clone();
 /// assert!(lease.is_held());
+/// // Claim with the token, then read, then write if the claim still stands: see `FencingToken`.
 /// println!("write with fencing token {} within {:?}", lease.fencing_token(), lease.remaining());
 /// guard.release().await?;
 /// assert!(!lease.is_held());

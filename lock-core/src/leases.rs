@@ -25,6 +25,7 @@ use crate::{end::End, fencing::FencingToken, lease::Lease};
 /// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
 /// let leases = guard.leases().clone();
 /// for lease in &leases {
+///     // Claim what each key protects with its own token, then read, then write: see `FencingToken`.
 ///     println!("write {} with fencing token {}", lease.key(), lease.fencing_token());
 /// }
 /// guard.release().await?;

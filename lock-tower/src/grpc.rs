@@ -67,6 +67,7 @@ use crate::{
 /// /// A method of a service.
 /// async fn charge(request: Request<u64>) -> Result<Response<u64>, Status> {
 ///     let lease = Grpc::lease(&request)?;
+///     // Claim with the token, then read, then write if the claim still stands: see `FencingToken`.
 ///     Ok(Response::new(lease.fencing_token().get()))
 /// }
 ///
@@ -172,9 +173,10 @@ impl Grpc {
     /// use lock_tower::Grpc;
     /// use tonic::{Request, Response, Status};
     ///
-    /// async fn transfer(request: Request<u64>) -> Result<Response<u64>, Status> {
+    /// async fn transfer(request: Request<u64>) -> Result<Response<Vec<u64>>, Status> {
     ///     let leases = Grpc::leases(&request)?;
-    ///     Ok(Response::new(leases.iter().map(|lease| lease.fencing_token().get()).max().unwrap_or(0)))
+    ///     // Each account is claimed with the token of its own key: tokens of different keys do not compare.
+    ///     Ok(Response::new(leases.iter().map(|lease| lease.fencing_token().get()).collect()))
     /// }
     /// # let _ = transfer;
     /// ```

@@ -18,6 +18,7 @@
 //! use lock_tower::{LockLayer, key::{header, scoped}};
 //!
 //! async fn charge(Extension(lease): Extension<Lease>) -> String {
+//!     // Claim with the token, then read, then write if the claim still stands: see `FencingToken`.
 //!     format!("charged under fencing token {}", lease.fencing_token())
 //! }
 //!
