@@ -98,19 +98,65 @@ fn every_number_in_the_name_of_a_test_stands_in_its_list() {
     }
 }
 
+/// The words of a page, or of a source without the marks of its comments, with one space between them.
+fn words_of(file: &Path) -> String {
+    let text = fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches("//!").trim_start_matches("///"));
+    lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
 /// A store that only compares when it writes loses an update: the first statement claims.
 #[test]
 fn every_page_that_passes_a_token_on_says_that_it_is_claimed_with_before_the_first_read() {
-    for page in
-        ["docs/testing.md", "docs/lockctl.md", "docs/topologies.md", "docs/tour.md", "lock-core/lockctl/src/args.rs"]
-    {
-        let text = fs::read_to_string(root().join(page)).unwrap().replace("\n///", "").replace('\n', " ");
-        let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for page in [
+        "docs/testing.md",
+        "docs/lockctl.md",
+        "docs/topologies.md",
+        "docs/tour.md",
+        "docs/guarantees.md",
+        "docs/cookbook.md",
+        "lock-core/lockctl/src/args.rs",
+        "lock-core/src/fencing.rs",
+        "lock-core/src/lease.rs",
+        "lock-macros/docs/arguments.md",
+        "lock-tower/src/grpc.rs",
+        "lock-tower/src/held.rs",
+        "lock-tower/src/lib.rs",
+    ] {
+        let text = words_of(Path::new(page));
         assert!(text.to_lowercase().contains("claim") && text.contains("still stands"), "{page}");
+    }
+}
+
+/// The statements that write the stock and compare the token in one: a late one between the next holder's read and its write is lost.
+fn comparing_writes(text: &str) -> Vec<&str> {
+    let statements = text.split("UPDATE ").skip(1).filter_map(|rest| rest.split([';', '`', '"']).next());
+    statements.filter(|statement| statement.contains("stock =") && statement.contains("fence <")).collect()
+}
+
+#[test]
+fn no_page_teaches_to_compare_a_token_at_the_write_only() {
+    let mut pages = vec![root().join("README.md")];
+    for folder in ["docs", "lock-macros/docs"] {
+        let files = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(files.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    for folder in ["lock-core/src", "lock-macros/src", "lock-tower/src"] {
+        sources(&root().join(folder), &mut pages);
+    }
+    let mut limits = 0;
+    for page in pages {
+        let text = words_of(&page);
+        // There it stands as what is not enough.
+        let section = text.split_once("### Limits of a fence ").and_then(|(_, rest)| rest.split(" ### ").next());
+        limits += comparing_writes(section.unwrap_or_default()).len();
+        let rest = text.replace(section.unwrap_or("\n"), "");
+        assert_eq!(comparing_writes(&rest), [""; 0], "{}", page.display());
         for wrong in ["a smaller one", "check the fencing", "check the token"] {
-            assert!(!text.contains(wrong), "{page}: {wrong}");
+            assert!(!text.contains(wrong), "{}: {wrong}", page.display());
         }
     }
+    assert_eq!(limits, 1, "the page with the limits has the statement that is looked for");
 }
 
 #[path = "mutants/plant.rs"]
