@@ -21,6 +21,15 @@ fn sell(shop: &Connection, fence: FencingToken, claim: &Claim) -> Result<i64> {
     Ok(i64::from(write(shop, CLAIMED, fence.as_i64(), claim, claim.stock - 1)?))
 }
 
+/// What a reader with a shared lease sends: it compares, and claims nothing.
+const READ: &str = "SELECT stock FROM goods WHERE id = :id AND fence <= :fence";
+
+/// Reads the stock of [`CLAIMED`]; `None` if a later holder has claimed the row.
+fn read(shop: &Connection, fence: FencingToken) -> Result<Option<i64>> {
+    let parameters = named_params! { ":id": CLAIMED, ":fence": fence.as_i64() };
+    Ok(shop.query_row(READ, parameters, |row| row.get(0)).optional()?)
+}
+
 /// Two sellers, the second of which begins under a later lease, end in an order; hands out what each sold and what is left.
 fn sales(first_ends_before: bool) -> Result<([[bool; 4]; 2], [i64; 4])> {
     let mut shop = shop()?;
@@ -104,6 +113,31 @@ fn a_claim_that_comes_last_loses_an_update() -> Result<()> {
         shop.execute("UPDATE goods SET stock = ?1 WHERE id = ?2", (seen - 1, TRANSACTION))?;
     }
     assert_eq!(stock(&shop, TRANSACTION)?, 1, "two were sold");
+    Ok(())
+}
+
+#[test]
+fn a_claim_by_a_plain_select_keeps_nobody_out_and_loses_an_update() -> Result<()> {
+    // Each statement commits by itself: SQLite lets no transaction write that has read before another one wrote.
+    let shop = shop()?;
+    let looked = read(&shop, FIRST)?.context("too late")?;
+    let next = claim(&shop, SECOND)?;
+    shop.execute("UPDATE goods SET stock = ?1 WHERE id = ?2", (looked - 1, CLAIMED))?;
+    assert_eq!(sell(&shop, SECOND, &next)?, 1, "its claim still stands");
+    assert_eq!(stock(&shop, CLAIMED)?, 1, "two were sold, and one is gone");
+    Ok(())
+}
+
+#[test]
+fn a_reader_finds_no_row_once_a_later_writer_has_claimed_and_keeps_no_writer_out() -> Result<()> {
+    assert!(include_str!("../../../../docs/guarantees.md").contains(READ));
+    let shop = shop()?;
+    let writer = claim(&shop, FIRST)?;
+    assert_eq!(read(&shop, SECOND)?, Some(2));
+    assert_eq!(sell(&shop, FIRST, &writer)?, 1, "a reader claims nothing");
+    assert_eq!(read(&shop, SECOND)?, Some(1));
+    claim(&shop, FencingToken::new(35))?;
+    assert_eq!(read(&shop, SECOND)?, None);
     Ok(())
 }
 
