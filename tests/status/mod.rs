@@ -53,7 +53,7 @@ async fn an_operator_finds_a_key_and_releases_it() {
     eventually(SOON, what, async || ops.inspect("goods:7").await.is_ok_and(|info| !info.waiters().is_empty())).await;
 
     browser.open(&format!("http://{address}/locks")).await;
-    assert_eq!(browser.value("document.title").await, "ops (production) · locks");
+    assert_eq!(browser.value("document.title").await, "ops (production) · locks · database 0");
     let header = browser.text("header").await;
     assert!(header.starts_with("Locks of ops\nproduction\nno prefix · database 0\nas of "), "{header}");
     assert_eq!(keys(&browser).await, ["goods:7", "orders:1"]);

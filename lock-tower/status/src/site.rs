@@ -36,14 +36,20 @@ impl Site {
         self.manager.prefix()
     }
 
-    /// The title of a page, as it stands in an attribute. The service comes first, because a tab shows little more.
+    /// The title of a page, as it stands in an attribute. The service comes first, because a tab shows little more. The prefix and
+    /// the databases come last, where there is room to tell two windows apart.
     pub(super) fn title(&self, page: &str) -> String {
-        let (service, environment) = (Attribute(self.service()), Attribute(&self.environment));
-        if self.environment.is_empty() {
-            format!("{service} · {page}")
-        } else {
-            format!("{service} ({environment}) · {page}")
+        let mut title = Attribute(self.service()).to_string();
+        // Nothing fails that is written into a string.
+        if !self.environment.is_empty() {
+            let _ = write!(title, " ({})", Attribute(&self.environment));
         }
+        let _ = write!(title, " · {page}");
+        if !self.prefix().is_empty() {
+            let _ = write!(title, " · prefix {}", Attribute(self.prefix()));
+        }
+        let _ = write!(title, "{}", Databases(self.manager.health().nodes()));
+        title
     }
 
     /// The head of each page. `name` is the element that has the name of the service.
@@ -105,6 +111,17 @@ mod tests {
         assert!(header.ends_with("<p>no prefix</p></header>"), "a store in memory has no database: {header}");
         let manager =
             LockManager::builder().url("memory://").prefix("a&b:").client_name("shop").build().expect("valid");
-        assert!(Site::of(manager).header("p", None).contains("Locks of shop</p><p>prefix <code>a&amp;b:</code>"));
+        let site = Site::of(manager);
+        assert_eq!(site.title("locks"), "shop · locks · prefix a&amp;b:");
+        assert!(site.header("p", None).contains("Locks of shop</p><p>prefix <code>a&amp;b:</code>"));
+    }
+
+    #[test]
+    fn titles_and_headers_name_the_database_of_a_server() {
+        let builder = LockManager::builder().url("redis://127.0.0.1/3").prefix("a:").client_name("shop");
+        let site = Site::of(builder.build().expect("valid"));
+        assert_eq!(site.title("locks"), "shop · locks · prefix a: · database 3");
+        let header = site.header("p", None);
+        assert!(header.ends_with("<p>prefix <code>a:</code> · database 3</p></header>"), "{header}");
     }
 }

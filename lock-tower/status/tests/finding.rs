@@ -24,7 +24,7 @@ async fn each_page_names_service_environment_and_prefix() {
         (post(address, "").await, "locks"),
     ];
     for (page, name) in pages {
-        let title = format!("<title>shop (&lt;production&gt;) · {name}</title>");
+        let title = format!("<title>shop (&lt;production&gt;) · {name} · prefix stock:</title>");
         assert!(page.body.contains(&title), "{title}: {}", page.body);
         for part in ["Locks of shop</", "<p class=environment>&lt;production&gt;</p>", "prefix <code>stock:</code></p>"]
         {
@@ -37,7 +37,7 @@ async fn each_page_names_service_environment_and_prefix() {
         ["shop", "<production>", "stock:"]
     );
     let page = get(mounted(Status::new(manager)).await, "/locks").await.body;
-    assert!(page.contains("<title>shop · locks</title>") && !page.contains("environment"), "{page}");
+    assert!(page.contains("<title>shop · locks · prefix stock:</title>") && !page.contains("environment"), "{page}");
     let page = get(address, "/locks").await.body;
     assert!(page.contains("Locks of shop<"), "a clone that was changed is another page");
 }
