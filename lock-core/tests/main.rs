@@ -41,4 +41,5 @@ mod turns;
 mod upkeep;
 mod user_code;
 mod waits;
+#[cfg(feature = "redis")]
 mod warned;

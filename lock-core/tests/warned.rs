@@ -1,24 +1,9 @@
-//! What the log warns of, and how often.
+//! What the log warns of when a manager is built.
 
-use lock_core::{LeaseOptions, LockManager, OnLost};
+use lock_core::{LeaseOptions, LockManager};
 
 use crate::support::{log::Log, ms, secs};
 
-#[tokio::test(start_paused = true)]
-async fn work_whose_lease_cannot_be_released_is_warned_of_once_a_second() {
-    let (log, _logging) = Log::begin();
-    let manager = LockManager::in_memory();
-    for _ in 0..100 {
-        let guard = manager.lock("k").await.unwrap();
-        let work = async { manager.force_release("k").await.unwrap() };
-        guard.protect(work).on_lost(OnLost::Ignore).await.unwrap();
-    }
-    // Another test of this program may have had the line of this second.
-    let lines = log.count("could not be released");
-    assert!(lines <= 1, "{lines} lines");
-}
-
-#[cfg(feature = "redis")]
 #[tokio::test]
 async fn a_default_ttl_below_the_command_timeout_is_warned_of() {
     let (log, _logging) = Log::begin();
