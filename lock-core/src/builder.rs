@@ -477,20 +477,11 @@ impl LockManagerBuilder {
         if self.defaults.replicas().is_some() {
             backend.waits_for_replicas().map_err(|error| BuildError::new(error.to_string()))?;
         }
-        let (ttl, limit) = (ttl.get(), backend.time_limit());
-        if limit < Duration::MAX && ttl < limit {
-            log!(
-                warn,
-                ?ttl,
-                command_timeout = ?limit,
-                "the default ttl is below the command timeout, so a slow answer to an acquire comes when its lease has expired, and \
-                 the acquire fails; raise the ttl, or lower `command_timeout`"
-            );
-        }
         #[cfg(feature = "metrics")]
         crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, looks, self.limits, self.observer);
+        engine.warn_of_ttl(ttl, None);
         let settings = Settings { service, prefix: self.prefix, options: self.defaults, command_timeout: command };
         Ok(LockManager::new(engine, settings))
     }

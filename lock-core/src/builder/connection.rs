@@ -238,7 +238,8 @@ impl LockManagerBuilder {
     /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero, at most an hour. Default: 1 s. In-memory backends
     /// answer at once.
     ///
-    /// Choose less than the ttl: the time of an acquire is part of its lease. A default ttl below this limit is warned of.
+    /// Choose less than the ttl: the time of an acquire is part of its lease. A shorter ttl is warned of, once for
+    /// each manager.
     ///
     /// A restart of the server that is shorter than this goes unnoticed. After a longer outage the server is known to be
     /// down, and requests fail at once until it is back.

@@ -31,7 +31,15 @@ pub(crate) mod trust;
 mod turn;
 pub(crate) mod wheel;
 
-use std::{fmt, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::runtime::Handle;
@@ -61,11 +69,14 @@ use crate::{
     health::Health,
     key::LockKey,
     lost::Observer,
+    ttl::Ttl,
 };
 
 /// A handle that keeps the engine alive.
 pub(crate) struct Engine {
     core: Arc<Core>,
+    /// Whether the log has the warning of a ttl below the command timeout.
+    has_warned_of_ttl: AtomicBool,
 }
 
 impl Engine {
@@ -83,7 +94,38 @@ impl Engine {
         let pulse = Pulse::new(Arc::clone(&clock), observer);
         let explain_after = looks.explain_after;
         let queues = Queues::new(Arc::clone(&pulse), random, limits, looks);
-        Arc::new(Self { core: Core::new(backend, clock, pulse, runtime, explain_after, queues) })
+        let core = Core::new(backend, clock, pulse, runtime, explain_after, queues);
+        Arc::new(Self { core, has_warned_of_ttl: AtomicBool::new(false) })
+    }
+
+    /// Warns of a ttl below the time that the backend has for an answer, once: of the default, or of the first request that has one.
+    pub(crate) fn warn_of_ttl(&self, ttl: Ttl, key: Option<&LockKey>) {
+        let (ttl, limit) = (ttl.get(), self.core.backend.time_limit());
+        // It is read before it is written: a write for each request would be one that all threads share.
+        if ttl >= limit
+            || limit == Duration::MAX
+            || self.has_warned_of_ttl.load(Ordering::Relaxed)
+            || self.has_warned_of_ttl.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        match key {
+            None => log!(
+                warn,
+                ?ttl,
+                command_timeout = ?limit,
+                "the default ttl is below the command timeout, so a slow answer to an acquire comes when its lease has expired, and \
+                 the acquire fails; raise the ttl, or lower `command_timeout`"
+            ),
+            Some(key) => log!(
+                warn,
+                %key,
+                ?ttl,
+                command_timeout = ?limit,
+                "the ttl of a request is below the command timeout, so a slow answer to an acquire comes when its lease has expired, \
+                 and the acquire fails; raise the ttl, or lower `command_timeout`"
+            ),
+        }
     }
 
     /// Identifies the manager: the same key of another manager is another lock.

@@ -76,6 +76,7 @@ impl LockRequest {
     pub(crate) fn check(&self) -> Result<(&LockKey, Terms), Error> {
         let key = self.keys.as_ref().map_err(Clone::clone)?;
         let terms = self.terms().map_err(|error| error.on(key))?;
+        self.engine.warn_of_ttl(terms.ttl, Some(key));
         Ok((key, terms))
     }
 }
