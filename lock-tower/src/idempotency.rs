@@ -83,7 +83,7 @@
 //!
 //! A kept answer that is given again has the header `idempotent-replayed: true`, and no `Set-Cookie`, no `Date`, and no header of a
 //! connection. Kept are `cache-control`, `content-disposition`, `content-encoding`, `content-language`, `content-location`, `content-type`,
-//! `etag`, `last-modified`, `link`, `location` and `vary`, and of gRPC the status and all trailers.
+//! `etag`, `last-modified`, `link`, `location` and `vary`, and of gRPC the status and all other trailers.
 //!
 //! # Refusals
 //!

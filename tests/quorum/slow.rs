@@ -1,6 +1,9 @@
 //! A node that answers, and late.
 
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Instant,
+};
 
 use lock_tests::{FaultProxy, figure};
 use tokio::task::JoinSet;
@@ -9,7 +12,7 @@ use super::*;
 
 /// How late: far longer than a pair takes, on a busy machine too.
 const LATE: Duration = Duration::from_secs(1);
-const PAIRS: u32 = 100;
+const PAIRS: u64 = 100;
 
 /// The first node keeps the queue of a key, and the last one is only counted. Virtual time says how little such a node costs, to the
 /// millisecond (`lock-core/src/backend/quorum/tests/outlier.rs`).
@@ -19,34 +22,53 @@ async fn fault_53_a_node_that_answers_late_is_not_waited_for() {
         for contended in [false, true] {
             let (nodes, run) = (Nodes::start(3).await, Run::new(&format!("fault-53-{late}-{contended}")));
             let proxy = FaultProxy::start(nodes.servers[late].address()).await;
-            proxy.delay(LATE, Duration::ZERO);
             let mut urls = nodes.urls();
             urls[late] = format!("redis://{}", proxy.address());
-            let mut tasks = JoinSet::new();
-            let begun = Instant::now();
+            let (pairs, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+            let mut clients = JoinSet::new();
             for process in 0..4 {
                 let name = format!("p{process}");
                 let manager = LockManager::builder().quorum(urls.clone()).client_name(&name).command_timeout(LIMIT);
                 let manager = manager.build().expect("a sound quorum");
+                manager.lock(&name).wait(LONG).await.expect("free").release().await.expect("held");
+                eventually(SOON, "all nodes are up", async || {
+                    manager.health().nodes().iter().all(lock_core::NodeHealth::is_up)
+                })
+                .await;
                 let client = Recorded::new(&manager, &run.recorder(&name), "");
                 let key = if contended { "k".to_owned() } else { name };
-                tasks.spawn(async move {
-                    for _ in 0..PAIRS / 4 {
+                let (pairs, is_over) = (Arc::clone(&pairs), Arc::clone(&is_over));
+                clients.spawn(async move {
+                    while !is_over.load(Ordering::Relaxed) {
                         let mut held = client.acquire(&key, LONG, |request| request.wait(LONG)).await.expect("in turn");
                         assert!(held.check());
                         held.release().await.expect("held");
+                        pairs.fetch_add(1, Ordering::Relaxed);
+                        tokio::time::sleep(ms(10)).await; // other tests run beside
                     }
                 });
             }
-            while let Some(done) = tasks.join_next().await {
-                done.expect("no panic");
-            }
+            let reached = async |count: u64| {
+                eventually(SOON, "leases follow one another", async || pairs.load(Ordering::Relaxed) >= count).await;
+            };
+            reached(PAIRS).await;
+            let before = nodes.servers[late].calls_of("set").await;
+            proxy.delay(LATE / 2, Duration::ZERO);
+            // A node is late when some answers of half a second were.
+            tokio::time::sleep(4 * LATE).await;
+            let (begun, from) = (Instant::now(), pairs.load(Ordering::Relaxed));
+            reached(from + PAIRS).await;
             let took = begun.elapsed();
             figure(53, &format!("{PAIRS} pairs, node {late} late, contended: {contended}"), took);
-            // The four wait side by side where each has a key of its own.
-            let waits = if contended { PAIRS } else { PAIRS / 4 };
+            // An acquire and a release would take as long each, for one process after the other, or for all side by side.
+            let waits = if contended { PAIRS } else { PAIRS / 4 } as u32;
             assert!(took < waits * LATE, "{took:?}: each of them may have waited for the late node");
+            assert!(nodes.servers[late].calls_of("set").await > before, "it has leases all the same");
             proxy.pass();
+            is_over.store(true, Ordering::Relaxed);
+            while let Some(done) = clients.join_next().await {
+                done.expect("no panic");
+            }
             nodes.are_clean().await;
             judged(&run);
         }

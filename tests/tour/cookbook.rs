@@ -69,18 +69,21 @@ mod leader {
 
     #[tokio::main]
     async fn main() -> Result {
+        let mut sigterm = signal(SignalKind::terminate())?; // before there is anything to release
         let manager = LockManager::connect("redis://127.0.0.1").await?;
         let (stop, stopped) = watch::channel(false);
         let mut standing = tokio::spawn(stand(manager.clone(), stopped));
-        let mut sigterm = signal(SignalKind::terminate())?;
-        tokio::select! {
-            ended = &mut standing => return ended?,
-            _ = sigterm.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        }
+        let ended = tokio::select! {
+            ended = &mut standing => Some(ended),
+            _ = sigterm.recv() => None,
+            _ = tokio::signal::ctrl_c() => None,
+        };
         stop.send_replace(true); // `lead` returns
-        manager.shutdown(Duration::from_secs(5)).await;
-        standing.await?
+        manager.shutdown(Duration::from_secs(5)).await; // also after a panic: the key is released
+        match ended {
+            Some(ended) => ended?,
+            None => standing.await?,
+        }
     }
 
     async fn bill(term: FencingToken) -> Result {
@@ -155,6 +158,11 @@ mod schedule {
         assert_eq!(at(2, 30), at(23, 59));
         assert_eq!(at(2, 30), at(24, 30), "a machine that catches up in the next night");
         assert_ne!(at(2, 30), at(26, 30));
+        // Day 20,000 was a Friday, and four days after a Thursday is a Monday.
+        let weekly = |day: u64| run_at(minutes(day * 24 * 60 + 180), minutes(7 * 24 * 60), minutes(4 * 24 * 60 + 150));
+        let friday = 20_000;
+        assert_eq!(weekly(friday), weekly(friday - 4), "the run of Monday, made up for on Friday");
+        assert_ne!(weekly(friday), weekly(friday + 3), "the next Monday");
     }
 }
 

@@ -6,7 +6,7 @@
 //!                                    an empty line, and the body
 //! ```
 //!
-//! Of an answer that was not kept the first and the empty line are stored, with `-` in place of the status. A value of a header has no line
+//! Of an answer that was not kept only the first line is stored, with `-` in place of the status. A value of a header has no line
 //! break in it, so nothing is escaped.
 
 use std::{str, sync::Arc};
@@ -84,23 +84,23 @@ impl Attempt {
 
     /// Writes that there was an answer, and that it was not kept.
     pub(super) fn not_kept(&self) -> Bytes {
-        format!("{FORM}{} -\n\n", self.fingerprint).into()
+        format!("{FORM}{} -\n", self.fingerprint).into()
     }
 
     /// Returns what this request is told if that is stored, or `None` if it is no answer.
     pub(super) fn read(&self, record: &Bytes) -> Option<Stop> {
-        let end = record.windows(2).position(|two| two == b"\n\n")?;
-        let mut lines = record[..end].split(|byte| *byte == b'\n');
-        let (answered, status) = str::from_utf8(lines.next()?).ok()?.strip_prefix(FORM)?.split_once(' ')?;
+        let first = record.iter().position(|byte| *byte == b'\n')?;
+        let (answered, status) = str::from_utf8(&record[..first]).ok()?.strip_prefix(FORM)?.split_once(' ')?;
         if answered != &*self.fingerprint {
             return Some(Problem::KEY_REUSED.into());
         }
         if status == "-" {
             return Some(Problem::NOT_KEPT.into());
         }
+        let end = first + record[first..].windows(2).position(|two| two == b"\n\n")?;
         let (mut kept, mut trailers) = (Response::new(record.slice(end + 2..)), HeaderMap::new());
         *kept.status_mut() = status.parse().ok()?;
-        for line in lines {
+        for line in record[first..end].split(|byte| *byte == b'\n').skip(1) {
             let colon = line.iter().position(|byte| *byte == b':')?;
             let (fields, name) = match &line[..colon] {
                 [b' ', name @ ..] => (&mut trailers, name),

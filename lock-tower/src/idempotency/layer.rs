@@ -1,5 +1,8 @@
 use std::{
-    sync::{Arc, Once},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -31,7 +34,7 @@ pub struct IdempotencyLayer<K, A, P = Http> {
     pub(super) is_optional: bool,
     is_beside_the_locks: bool,
     /// Whether the log has the warning of answers in memory.
-    warned: Arc<Once>,
+    warned: Arc<AtomicBool>,
 }
 
 impl<K, A: Answers> IdempotencyLayer<K, A> {
@@ -72,7 +75,7 @@ impl<K, A: Answers> IdempotencyLayer<K, A, crate::grpc::Grpc> {
 impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     fn around(lock: LockLayer<Scoped<K>, P>, answers: A) -> Self {
         let (keep, wait, limit) = (Duration::from_secs(24 * 3600), Duration::from_secs(2), 256 * 1024);
-        let (store_timeout, warned) = (Duration::from_secs(10), Arc::new(Once::new()));
+        let (store_timeout, warned) = (Duration::from_secs(10), Arc::default());
         Self { lock, answers, keep, wait, limit, store_timeout, warned, is_optional: false, is_beside_the_locks: false }
     }
 
@@ -163,11 +166,12 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
     /// Checks what is known without the type of the requests. Warns once of answers that other instances do not have.
     pub(super) fn check_at_start(&self) -> Result<(), Misconfigured> {
         let is_shared = self.lock.manager.health().nodes().iter().any(|node| node.address() != MEMORY);
-        if is_shared && self.answers.address().is_some_and(|address| address == MEMORY) {
+        let is_lost = is_shared && self.answers.address().is_some_and(|address| address == MEMORY);
+        if is_lost && !self.warned.swap(true, Ordering::Relaxed) {
             let lock = shown(self.lock.name_of());
             let what = "answers are in the memory of this process: another instance, and this one after a restart, runs a duplicate \
                         again; store them in Redis or in the service's database";
-            self.warned.call_once_force(|_| tracing::warn!(lock, "{what}"));
+            tracing::warn!(lock, "{what}");
         }
         self.lock.check_options().and_then(|()| self.check_store())
     }

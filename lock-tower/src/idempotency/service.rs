@@ -2,7 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    pin::Pin,
     slice,
     sync::Arc,
     task::{Context, Poll},
@@ -102,14 +102,15 @@ where
                     return Err(Stop::Lock(Refusal::Misconfigured(lock.misconfigured(problem.to_owned()))));
                 }
                 let time_left = lock.protocol.time_left(&request);
-                let (head, body) = request.into_parts();
-                let (mut body, mut data) = (pin!(body), Vec::new());
+                let ((head, body), mut data) = (request.into_parts(), Vec::new());
+                let mut body = Box::pin(body);
                 // Before the lease: a client that stalls in its upload keeps no key.
                 let all = timeout(MAX_HOLD, read(body.as_mut(), layer.limit.max(REQUEST), &mut data));
                 if let Err(error) = all.await.unwrap_or_else(|late| Err(Some(late.into()))) {
                     let problem = if error.is_some() { Problem::UNREADABLE } else { Problem::TOO_LARGE };
                     return Err(problem.into());
                 }
+                drop(body);
                 let request = Request::from_parts(head, ());
                 let attempt = Attempt::new(lock.manager.prefix(), &key, &request, &data);
                 layer.look(&attempt).await?;
