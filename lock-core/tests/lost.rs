@@ -425,3 +425,34 @@ async fn a_lease_that_lapsed_while_the_process_stood_still_says_for_how_long() {
     sleep(ms(300)).await;
     assert!(log.count("this process stood still for") >= 1, "{}", log.text());
 }
+
+/// The table in guarantees.md, "What dropping does not stop".
+#[tokio::test(start_paused = true)]
+async fn what_lost_work_has_spawned_goes_on_unless_it_is_of_the_work_or_asks_the_lease() {
+    let manager = LockManager::in_memory();
+    let ends = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let [goes_on, in_a_set, asks] = ends.clone();
+    let sets = |flag: Arc<AtomicBool>| async move {
+        sleep(secs(60)).await;
+        flag.store(true, Ordering::Relaxed);
+    };
+    let (told, is_told) = tokio::sync::oneshot::channel();
+    let lost = manager.lock("k").run(async |lease| {
+        tokio::spawn(sets(goes_on));
+        let mut set = tokio::task::JoinSet::new();
+        set.spawn(sets(in_a_set));
+        let lease = lease.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                end = lease.ended() => drop(told.send(end)),
+                () = sets(asks) => {}
+            }
+        });
+        manager.force_release("k").await.unwrap();
+        set.join_all().await
+    });
+    assert_eq!(lost.await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+    assert_eq!(is_told.await, Ok(End::Lost(LossReason::Forced)));
+    sleep(secs(61)).await;
+    assert_eq!(ends.map(|flag| flag.load(Ordering::Relaxed)), [true, false, false]);
+}

@@ -87,7 +87,7 @@ impl Attempt {
         format!("{FORM}{} -\n", self.fingerprint).into()
     }
 
-    /// Returns what this request is told if that is stored, or `None` if it is no answer.
+    /// Returns what this request is told if that is stored, or `None` if that is not an answer.
     pub(super) fn read(&self, record: &Bytes) -> Option<Stop> {
         let first = record.iter().position(|byte| *byte == b'\n')?;
         let (answered, status) = str::from_utf8(&record[..first]).ok()?.strip_prefix(FORM)?.split_once(' ')?;
