@@ -456,3 +456,42 @@ async fn what_lost_work_has_spawned_goes_on_unless_it_is_of_the_work_or_asks_the
     sleep(secs(61)).await;
     assert_eq!(ends.map(|flag| flag.load(Ordering::Relaxed)), [true, false, false]);
 }
+
+/// The thread is blocked, so that the engine cannot have noticed.
+#[tokio::test]
+async fn a_loss_that_its_holder_finds_out_before_the_engine_is_logged_once_too() {
+    let (log, _logs) = crate::support::log::Log::begin();
+    let manager = LockManager::in_memory();
+    let blocked = |lease: &lock_core::Lease| {
+        std::thread::sleep(ms(60));
+        assert!(!lease.is_held());
+    };
+    let is_logged = |key: &str| assert_eq!(log.count(&format!("lease lost key={key:?}")), 1, "{key}: {}", log.text());
+    let short = |key: &str| manager.lock(key).ttl(ms(50)).fixed();
+    let guard = short("released").await.unwrap();
+    blocked(guard.lease());
+    guard.release().await.unwrap_err();
+    is_logged("released");
+    let guard = short("dropped").await.unwrap();
+    blocked(guard.lease());
+    drop(guard);
+    is_logged("dropped");
+    let work = async |lease: lock_core::Lease| {
+        blocked(&lease);
+        tokio::task::yield_now().await;
+    };
+    assert!(short("worked").run(work).await.unwrap_err().is_lost());
+    is_logged("worked");
+    // The next waiter's hold follows, since the ttl is not over.
+    let guard = manager.lock("passed").max_hold(ms(50)).await.unwrap();
+    let next = tokio::spawn(manager.lock("passed").acquire());
+    tokio::task::yield_now().await;
+    blocked(guard.lease());
+    drop(guard);
+    is_logged("passed");
+    next.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(manager.health().losses().iter().map(|(_, count)| count).sum::<u64>(), 4);
+    for key in ["released", "dropped", "worked", "passed"] {
+        is_logged(key);
+    }
+}

@@ -19,7 +19,6 @@ use crate::{
         hold::{Ending, Hold},
     },
     key::LockKey,
-    lost::Loss,
     ttl::{Renewal, Ttl},
 };
 
@@ -122,7 +121,6 @@ pub(crate) struct Ended {
     pub(crate) tenure: TenureId,
     pub(crate) pending: PendingRelease,
     pub(crate) doubt: Doubt,
-    pub(crate) loss: Loss,
     /// Whether it was to be renewed, and its deadline passed before.
     pub(crate) lapsed: bool,
     /// To be dropped when the engine's lock is not held.

@@ -31,7 +31,7 @@ impl Queues {
         if self.pass(hold, now) {
             return Departure::Passed;
         }
-        let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
+        let Some(tenure) = self.tenures.leave(hold, now) else { return Departure::Over };
         let (pending, doubt) = (tenure.pending(), tenure.doubt());
         self.keep_busy(&pending, now);
         let key = pending.key.clone();
@@ -47,7 +47,7 @@ impl Queues {
         if self.pass(hold, now) {
             return;
         }
-        if let Some(tenure) = self.tenures.leave(hold) {
+        if let Some(tenure) = self.tenures.leave(hold, now) {
             let pending = tenure.pending();
             let key = pending.key.clone();
             self.keep_busy(&pending, now);
@@ -58,7 +58,7 @@ impl Queues {
 
     /// Ends a hold whose token goes elsewhere.
     pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<Tenure> {
-        let tenure = self.tenures.leave(hold)?;
+        let tenure = self.tenures.leave(hold, now)?;
         // The token is on its way to another process. It is remembered until it must have expired, because a late message for it would
         // otherwise look like a stray token here, and its clean-up would free the key before that process has taken it up.
         remember(&mut self.handed_over, tenure.token, tenure.doubt().until.max(tenure.ttl.end(now)), now);
@@ -104,14 +104,13 @@ impl Queues {
 
     /// Has the tokens of tenures that ended by themselves cleaned up, and lets the next waiters contend.
     pub(crate) fn clean_up_ended(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, pending, doubt, loss, lapsed, ending } in ended {
+        for Ended { tenure, pending, doubt, lapsed, ending } in ended {
             if lapsed {
                 self.tenures.slack.note(Duration::ZERO, now);
             }
             let key = pending.key.clone();
             self.cleanup.push(pending, doubt, now);
             self.deferred.endings.push(ending);
-            self.deferred.losses.push((key.clone(), loss, self.losses.has_line(now)));
             self.free(&key, tenure, 0);
         }
     }

@@ -183,6 +183,9 @@ impl Queues {
 
     /// Takes the work that must wait until no lock is held.
     pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
+        for (key, loss, at) in self.tenures.lost.drain(..) {
+            self.deferred.losses.push((key, loss, self.losses.has_line(at)));
+        }
         self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
     }
 

@@ -1,6 +1,6 @@
 //! All tenures of this process, each with a time for the engine to look at it; pure.
 
-use std::{cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, sync::Arc};
+use std::{cmp::Reverse, collections::BinaryHeap, mem, num::NonZeroU64, sync::Arc};
 
 use slab::Slab;
 
@@ -22,6 +22,7 @@ use crate::{
     error::LossReason,
     health::LossCounts,
     key::LockKey,
+    lost::Loss,
     ttl::Renewal,
 };
 
@@ -40,6 +41,8 @@ pub(crate) struct Tenures {
     pub(crate) slack: Slack,
     /// The leases that were lost since the manager was made.
     pub(crate) losses: LossCounts,
+    /// Those of them that are not put off for the log yet.
+    pub(crate) lost: Vec<(LockKey, Loss, Moment)>,
     /// How many holds have begun since then.
     pub(crate) acquired: u64,
 }
@@ -54,6 +57,7 @@ impl Tenures {
             next_connected: AT_ONCE,
             slack: Slack::new(),
             losses: LossCounts::new(),
+            lost: Vec::new(),
             acquired: 0,
         }
     }
@@ -152,16 +156,15 @@ impl Tenures {
             return None;
         }
         let fence = tenure.fences.take()?;
-        // A guard may have found out for itself that its time was over, before the engine did.
-        let lost = tenure.hold.loss();
         tenure.number += 1;
         tenure.above_first = u32::try_from(fence.saturating_sub(tenure.first_fence())).unwrap_or(u32::MAX);
-        tenure.hold = Hold::new(tenure.key().clone(), fence, terms, pulse, validity);
+        let next = Hold::new(tenure.key().clone(), fence, terms, pulse, validity);
+        let last = mem::replace(&mut tenure.hold, next);
         let offer = (HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold));
         // It may have gone off between the end of the last hold and this.
         let timer = tenure.timer(validity.deadline);
         self.wheel.set(hold.tenure.index(), timer);
-        self.count_loss(lost);
+        self.note_loss(&last, now);
         Some(offer)
     }
 
@@ -188,9 +191,9 @@ impl Tenures {
     }
 
     /// Takes a tenure out because its holder is done with it. Returns `None` if that hold is over already.
-    pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
+    pub(crate) fn leave(&mut self, hold: HoldId, now: Moment) -> Option<Tenure> {
         self.of_hold(hold)?;
-        self.remove(hold.tenure)
+        self.remove(hold.tenure, now)
     }
 
     /// The tenure of a hold that goes on.
@@ -260,24 +263,25 @@ impl Tenures {
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
     pub(super) fn finish(&mut self, id: TenureId, end: End, ending: Ending, now: Moment) -> Option<Ended> {
         let reason = end.loss()?;
-        let tenure = self.remove(id)?;
+        let tenure = self.remove(id, now)?;
         let pending = PendingRelease::at_once(tenure.key().clone(), tenure.token);
         let lapsed = reason == LossReason::Expired && tenure.renewal != Renewal::Never;
-        let loss = tenure.hold.loss_of(reason, now);
-        Some(Ended { tenure: id, pending, doubt: tenure.doubt, loss, lapsed, ending })
+        Some(Ended { tenure: id, pending, doubt: tenure.doubt, lapsed, ending })
     }
 
-    fn remove(&mut self, id: TenureId) -> Option<Tenure> {
+    fn remove(&mut self, id: TenureId, now: Moment) -> Option<Tenure> {
         self.get(id)?;
         self.wheel.unset(id.index());
         let (_, tenure) = self.slab.try_remove(id.index())?;
-        self.count_loss(tenure.hold.loss());
+        self.note_loss(&tenure.hold, now);
         Some(tenure)
     }
 
-    fn count_loss(&mut self, lost: Option<LossReason>) {
-        if let Some(reason) = lost {
+    /// Its guard may have found out for itself that the time was over, before the engine did.
+    fn note_loss(&mut self, hold: &Hold, now: Moment) {
+        if let Some(reason) = hold.loss() {
             self.losses.count(reason);
+            self.lost.push((hold.key.clone(), hold.loss_of(reason, now), now));
         }
     }
 

@@ -98,13 +98,13 @@ fn renewals_that_fell_behind_are_sent_with_the_nearest_deadline_first() {
 fn a_hold_that_is_over_names_nothing_even_when_its_place_is_taken_again() {
     let mut tenures = Tenures::new();
     let first = enter(&mut tenures, "first", 900);
-    assert!(tenures.leave(first).is_some());
+    assert!(tenures.leave(first, at(0)).is_some());
     let second = enter(&mut tenures, "second", 900);
     assert_eq!(first.tenure.index, second.tenure.index);
-    assert!(tenures.leave(first).is_none() && tenures.lose(first, LossReason::Taken).is_none());
+    assert!(tenures.leave(first, at(0)).is_none() && tenures.lose(first, LossReason::Taken).is_none());
     assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
     let later = HoldId { number: 2, ..second };
-    assert!(tenures.leave(later).is_none(), "a later hold of the tenure is another hold");
+    assert!(tenures.leave(later, at(0)).is_none(), "a later hold of the tenure is another hold");
     assert_eq!(tenures.len(), 1);
 }
 
@@ -116,7 +116,7 @@ fn a_tenure_whose_holder_has_just_released_it_is_left_to_what_that_says_next() {
     assert_eq!(tenures.of_hold(hold).unwrap().hold.release_at(at(0)), Ok(()));
     assert!(tenures.settle(hold.tenure).is_none());
     assert!(tenures.advance(at(300)).is_empty());
-    assert!(tenures.leave(hold).is_some());
+    assert!(tenures.leave(hold, at(300)).is_some());
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
     let renewals = tenures.renewals(9, at(300));
     tenures.advance(at(600));
     assert_eq!(tenures.due(), 0);
-    tenures.leave(hold);
+    tenures.leave(hold, at(600));
     assert!(
         tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5, &mut Deferred::default()).is_none()
     );
@@ -174,7 +174,7 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.lose_all(LossReason::Forced).is_empty());
     assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_none());
-    assert!(tenures.leave(hold).is_some());
+    assert!(tenures.leave(hold, at(30)).is_some());
 }
 
 #[test]
