@@ -495,3 +495,21 @@ async fn a_loss_that_its_holder_finds_out_before_the_engine_is_logged_once_too()
         is_logged(key);
     }
 }
+
+/// A few have a line of their own, the others a number: also when the runtime ends, and no task follows that could say it later.
+#[test]
+fn losses_by_the_end_of_a_runtime_are_logged_as_a_number_too() {
+    let (log, _logs) = crate::support::log::Log::begin();
+    let ends = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let manager = LockManager::in_memory();
+    let _guards: Vec<_> = ends.block_on(async {
+        let mut guards = Vec::new();
+        for key in 0..10 {
+            guards.push(manager.lock(format!("k{key}")).await.unwrap());
+        }
+        guards
+    });
+    drop(ends);
+    assert_eq!(log.count("lease lost key="), 5, "{}", log.text());
+    assert_eq!(log.count("leases=5"), 1, "{}", log.text());
+}

@@ -247,6 +247,7 @@ impl Queues {
         self.cleanup.restart(now);
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
+        self.put_off_losses();
         self.deferred.untold += self.losses.take_all();
         self.end_questions(now);
         self.ask_again(|candidate| {

@@ -1,6 +1,6 @@
 //! The holder's side of a key: entering, releasing the hold, and handing the token to another process.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, mem, time::Duration};
 
 use super::{Departure, Queues, in_flight::Item};
 use crate::{
@@ -112,6 +112,13 @@ impl Queues {
             self.cleanup.push(pending, doubt, now);
             self.deferred.endings.push(ending);
             self.free(&key, tenure, 0);
+        }
+    }
+
+    /// Puts losses off for the log, until no lock is held.
+    pub(super) fn put_off_losses(&mut self) {
+        for (key, loss, at) in mem::take(&mut self.tenures.lost) {
+            self.deferred.losses.push((key, loss, self.losses.has_line(at)));
         }
     }
 }

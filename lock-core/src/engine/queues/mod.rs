@@ -183,9 +183,7 @@ impl Queues {
 
     /// Takes the work that must wait until no lock is held.
     pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
-        for (key, loss, at) in self.tenures.lost.drain(..) {
-            self.deferred.losses.push((key, loss, self.losses.has_line(at)));
-        }
+        self.put_off_losses();
         self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
     }
 
@@ -248,6 +246,7 @@ impl Queues {
         let ended = self.tenures.advance(now);
         self.clean_up_ended(ended, now);
         self.fail_unanswered(now);
+        self.put_off_losses();
         self.deferred.untold += self.losses.take(now);
         self.explain_waits(now);
         self.close_questions(now);
