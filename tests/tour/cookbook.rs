@@ -117,7 +117,7 @@ mod schedule {
     /// Runs the job unless another machine has begun this run of it.
     async fn nightly(manager: &LockManager, scheduled: &str) -> Result {
         let run = key::join(["jobs", "nightly", scheduled]);
-        let run = manager.lock(run).at_least(Duration::from_secs(7 * 24 * 3600));
+        let run = manager.lock(run).ttl(Duration::from_secs(60)).at_least(Duration::from_secs(7 * 24 * 3600));
         match run.try_run(async |_| report(scheduled).await).await? {
             Some(done) => done,
             None => Ok(()),
@@ -135,17 +135,19 @@ mod schedule {
         (now - now % period).to_string()
     }
 
-    /// Has the run done, by whatever machine. Every machine calls this.
+    /// Has the run done, by whatever machine. Every machine calls this when the run is due, and once more when it starts.
     async fn done_tonight(manager: &LockManager, scheduled: &str) -> Result {
-        // As long as a report may take, and a ttl.
+        // Half an hour: longer than the longest report.
         for _ in 0..60 {
-            nightly(manager, scheduled).await?;
-            if is_entered(scheduled).await? {
+            if let Err(error) = nightly(manager, scheduled).await {
+                tracing::error!("the run has failed here: {error}");
+            }
+            if is_entered(scheduled).await.unwrap_or(false) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_secs(30)).await;
         }
-        Err("nobody has done the run".into())
+        Err("the run was not seen done within half an hour".into())
     }
 
     static RUNS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -172,7 +174,7 @@ mod schedule {
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!first.is_finished() && !second.is_finished() && !is_entered("late").await?);
         operator.force_release("jobs:nightly:late").await?;
-        first.await?.expect_err("its work was cancelled");
+        first.await??;
         second.await??;
         assert!(is_entered("late").await?);
         Ok(())
