@@ -1,7 +1,7 @@
 //! Several independent servers as one lock, some of which fail. Tests are called by the number of the fault, or of the
 //! bad input.
 //!
-//! Nothing here is judged by the time that it took, but for the late node of `slow.rs`: a machine may be ten times slower than usual. How long nodes that do not answer
+//! Nothing here is judged by the time that it took, except in `slow.rs`: a machine may be ten times slower than usual. How long nodes that do not answer
 //! cost is held to the millisecond in virtual time (`lock-core/src/backend/quorum/tests`).
 
 mod bad_input;
