@@ -29,7 +29,7 @@ fn every_block_of_the_tour_is_compiled_here() {
 }
 
 #[test]
-fn every_block_of_the_page_on_traces_and_metrics_is_compiled_in_its_example() {
-    let example = include_str!("../../examples/observe/src/main.rs");
-    assert_eq!(compiled_blocks(include_str!("../../docs/observe.md"), &[example]), 1);
+fn every_block_of_the_page_on_traces_and_metrics_is_compiled() {
+    let sources = [include_str!("../../examples/observe/src/main.rs"), include_str!("../recipes/src/lib.rs")];
+    assert_eq!(compiled_blocks(include_str!("../../docs/observe.md"), &sources), 2);
 }
