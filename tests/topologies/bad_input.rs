@@ -53,9 +53,14 @@ async fn bad_input_90_to_93_sentinels_that_do_not_know_or_do_not_answer() {
     let other = RedisServer::start().await;
     let (stranger, another) = (Sentinels::alone(&other).await, Sentinels::alone(&sentinels.servers()[0]).await);
     let url = format!("redis+sentinel://{},{}/{}", stranger.address(), another.address(), Sentinels::SERVICE);
-    let error = refusal_in_vain(&url).await;
+    // One that answers alone is believed, as it may be on a busy machine.
+    let error = eventually_some(LONG, "both are heard", async || {
+        let builder = LockManager::builder().url(&url).command_timeout(ms(1_000)).connect_timeout(ms(2_000));
+        builder.connect().await.err()?.cause().filter(|cause| cause.to_string().contains("do not agree")).cloned()
+    })
+    .await;
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-    for words in [&stranger.address(), &other.address(), &another.address(), "do not agree"] {
+    for words in [&stranger.address(), &other.address(), &another.address()] {
         assert!(error.to_string().contains(words), "{error}");
     }
     let plain = refusal(&format!("redis+sentinel://{}/{}", other.address(), Sentinels::SERVICE)).await;

@@ -1,13 +1,15 @@
 //! The customers.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::CUSTOMERS;
 
@@ -39,24 +41,26 @@ impl Clicks {
     }
 }
 
-/// Sends a click, and once more to the other instance if the first one does not answer or has failed. A request that has a key may be
-/// sent again after any error.
+/// Sends a click to one instance after the other, until one of them answers. A request that has a key may be sent again after any error.
 async fn click(client: Client<HttpConnector, Body>, instances: [SocketAddr; 2], customer: usize) -> Result<Receipt> {
-    for instance in instances {
+    for instance in instances.into_iter().cycle() {
         let request = Request::post(format!("http://{instance}/pay"))
             .header("x-customer", format!("customer {customer}"))
             .header("idempotency-key", format!("order-{customer}"))
             .body(Body::from("42"))?;
-        let Ok(response) = client.request(request).await else { continue };
-        let (head, body) = response.into_parts();
-        let Ok(body) = to_bytes(Body::new(body), usize::MAX).await else { continue };
-        let text = String::from_utf8(body.into()).context("a receipt that is not text")?;
-        return match head.status {
-            StatusCode::CREATED => Ok(Receipt { text, is_replayed: head.headers.contains_key("idempotent-replayed") }),
-            // An instance that is being killed may say so in the end.
-            status if status.is_server_error() => continue,
-            status => bail!("a click was answered with {status}: {text}"),
-        };
+        if let Ok(response) = client.request(request).await {
+            let (head, body) = response.into_parts();
+            // A body that ends too early is that of an instance that was killed, which may also say so in the end.
+            if let (Ok(body), false) = (to_bytes(Body::new(body), usize::MAX).await, head.status.is_server_error()) {
+                let text = String::from_utf8(body.into()).context("a receipt that is not text")?;
+                ensure!(head.status == StatusCode::CREATED, "a click was answered with {}: {text}", head.status);
+                return Ok(Receipt { text, is_replayed: head.headers.contains_key("idempotent-replayed") });
+            }
+        }
+        sleep(PAUSE).await;
     }
-    bail!("both instances failed")
+    bail!("there is no instance")
 }
+
+/// So that customers do not keep an instance from recovering.
+const PAUSE: Duration = Duration::from_millis(20);

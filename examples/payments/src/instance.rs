@@ -98,7 +98,8 @@ impl Drop for Instance {
 fn once<A: Answers>(manager: LockManager, answers: A) -> IdempotencyLayer<lock_tower::key::Header<String>, A> {
     // A gateway has authenticated the customer, and removes this header from what clients send.
     let whose = scoped("payments", header::<String>("x-customer"));
-    let options = LeaseOptions::new().ttl(Duration::from_secs(1)).max_hold(Duration::from_secs(60));
+    // It outlasts any pause of a busy machine. With Redis, the killed instance keeps the duplicates waiting for as long.
+    let options = LeaseOptions::new().ttl(Duration::from_secs(10)).max_hold(Duration::from_secs(60));
     IdempotencyLayer::http(manager, whose, answers)
         .keep(KEEP)
         .wait(Duration::from_secs(30))

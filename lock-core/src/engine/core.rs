@@ -75,7 +75,7 @@ pub(crate) struct State {
     /// Whether something was sent since the task has looked.
     sent: bool,
     /// How many tasks have ended.
-    ended: u64,
+    pub(super) ended: u64,
     /// Requests are refused.
     pub(crate) shut_down: bool,
     /// No handle is left that could make a request: the task ends when it has cleaned up.

@@ -401,18 +401,36 @@ const ANSWERS: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use tokio::runtime::Handle;
+
     use super::*;
     use crate::{
         backend::{Backend, Calls, MemoryBackend},
         engine::{Engine, Looks, limits::Limits},
     };
 
-    #[test]
-    fn a_bounded_number_of_notices_is_handled_under_one_lock() {
+    fn engine(runtime: Option<Handle>) -> Arc<Engine> {
         let backend = Arc::new(MemoryBackend::new());
         let looks = Looks { service: "test".into(), explain_after: None };
         let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
-        let engine = Engine::new(backend.clone(), backend.clock(), None, Some(1), looks, limits, None);
+        Engine::new(backend.clone(), backend.clock(), runtime, Some(1), looks, limits, None)
+    }
+
+    /// Each time it would fail all waiters: with many of them that takes the square of their number.
+    #[test]
+    fn the_end_of_the_builder_s_runtime_is_found_out_once() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let engine = engine(Some(runtime.handle().clone()));
+        drop(runtime);
+        for _ in 0..100 {
+            assert_eq!(engine.admit("acquire").unwrap_err().kind(), crate::ErrorKind::NoRuntime);
+        }
+        assert_eq!(engine.core.state().ended, 1);
+    }
+
+    #[test]
+    fn a_bounded_number_of_notices_is_handled_under_one_lock() {
+        let engine = engine(None);
         let (calls, mut notices) = Calls::new("channel".into());
         (0..10 * NOTICES).for_each(|_| calls.connected());
         handle_notices(&engine.core, &mut None, &mut notices);

@@ -1,5 +1,7 @@
 //! How the page releases a key by force, and when it does not.
 
+use std::time::Duration;
+
 use lock_core::{LockManager, LossReason};
 use lock_status::Status;
 
@@ -56,7 +58,7 @@ async fn nothing_is_released_unless_that_is_allowed() {
 #[tokio::test]
 async fn the_confirmation_names_key_holder_and_what_follows() {
     let [one, two] = two().await;
-    let guard = two.lock("goods:1").label("sell").await.unwrap();
+    let guard = two.lock("goods:1").label("sell").renew_every(Duration::from_millis(100)).await.unwrap();
     let waits = tokio::spawn(one.lock("goods:1").wait_forever().acquire());
     until_waited_for(&two, "goods:1").await;
     let address = releasing(&one).await;
@@ -74,7 +76,7 @@ async fn the_confirmation_names_key_holder_and_what_follows() {
         assert!(page.body.contains(part), "{part}: {}", page.body);
     }
     assert!(post(address, &page.action()).await.body.contains("was released by force"));
-    // The holder is another process, which is told; the waiter gets the key.
+    // The holder is another process, and finds out at its next renewal; the waiter gets the key.
     assert_eq!(soon(guard.ended()).await.loss(), Some(LossReason::Taken));
     let next = soon(waits).await.unwrap().unwrap();
     // The page that was shown before does not release the next holder.

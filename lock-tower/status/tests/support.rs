@@ -30,7 +30,7 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
 }
 
 /// How often a condition is looked at, every 5 ms: for a minute at least, on a machine of any speed.
-const PATIENCE: u32 = 12_000;
+pub(crate) const PATIENCE: u32 = 12_000;
 
 /// Waits until somebody waits for a key.
 pub(crate) async fn until_waited_for(manager: &LockManager, key: &str) {
