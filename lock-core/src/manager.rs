@@ -5,7 +5,7 @@ use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time:
 
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
-    engine::Engine,
+    engine::{Engine, tenure::TenureId},
     error::{AlreadyInstalled, Argument, Error, ErrorKind},
     handover::Handover,
     health::Health,
@@ -242,8 +242,10 @@ impl LockManager {
     pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let key = self.key(key.as_ref())?;
         self.engine.admit(FORCE).map_err(|error| error.on(&key))?;
+        let before = self.engine.tenures_of(&key);
         let force = Operation::Force { key: key.clone(), foreign: true };
-        self.forced(&key, self.engine.call(Batch::from([force])).await.and_then(Answer::single))
+        let outcome = self.engine.call(Batch::from([force])).await.and_then(Answer::single);
+        self.forced(&key, &before, outcome)
     }
 
     /// Frees every key that begins with `prefix` and is held by a lease of this library, and returns how many there were.
@@ -278,9 +280,11 @@ impl LockManager {
         for keys in keys.chunks(FORCED_AT_ONCE) {
             let forces = keys.iter().map(|key| Operation::Force { key: key.clone(), foreign: false }).collect();
             self.engine.admit(FORCE)?;
+            let before: Vec<_> = keys.iter().map(|key| self.engine.tenures_of(key)).collect();
             let outcomes = Answer::each(self.engine.call(forces).await);
             // All results are read before the first error is returned: each key that was freed has to end its lease here.
-            let results: Vec<_> = keys.iter().zip(outcomes).map(|(key, outcome)| self.forced(key, outcome)).collect();
+            let results = keys.iter().zip(&before).zip(outcomes);
+            let results: Vec<_> = results.map(|((key, before), outcome)| self.forced(key, before, outcome)).collect();
             freed += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
             if let Some(error) = results.into_iter().find_map(Result::err) {
                 return Err(error.after(freed));
@@ -289,17 +293,27 @@ impl LockManager {
         Ok(freed)
     }
 
-    /// Reads the answer to a forced release, and says whether the key was held.
-    fn forced(&self, key: &LockKey, outcome: Result<Outcome, BackendError>) -> Result<bool, Error> {
+    /// Reads the answer to a forced release, and says whether the key was held. `before` are the tenures that it had when that
+    /// was asked for.
+    fn forced(
+        &self,
+        key: &LockKey,
+        before: &[TenureId],
+        outcome: Result<Outcome, BackendError>,
+    ) -> Result<bool, Error> {
+        let now = self.engine.now();
         match outcome {
             Ok(Outcome::Released) => {
-                let now = self.engine.now();
-                self.engine.with(|state| state.queues.forced(key, now));
+                self.engine.with(|state| state.queues.forced(key, before, now));
                 Ok(true)
             }
             Ok(Outcome::Gone) => Ok(false),
             Ok(outcome) => Err(Error::backend(FORCE, Some(key), BackendError::unexpected(outcome))),
-            Err(error) => Err(Error::backend(FORCE, Some(key), error)),
+            Err(error) => {
+                // It may have been released nevertheless: then its holder finds out now.
+                self.engine.with(|state| state.queues.changed(key, now));
+                Err(Error::backend(FORCE, Some(key), error))
+            }
         }
     }
 

@@ -55,7 +55,7 @@ use self::{
         in_flight::List,
         line::{Newcomer, WaiterId},
     },
-    tenure::HoldId,
+    tenure::{HoldId, TenureId},
 };
 pub(crate) use self::{
     core::{KeepAlive, Timer},
@@ -193,6 +193,11 @@ impl Engine {
         // Most requests do not wait, and need not take the lock for this.
         self.core.explain_after.filter(|after| now.since(began) >= *after)?;
         self.core.state().queues.explanations.of(key, began)
+    }
+
+    /// The tenures that the process has of a key now.
+    pub(crate) fn tenures_of(&self, key: &LockKey) -> Vec<TenureId> {
+        self.core.state().queues.tenures_of(key).collect()
     }
 
     /// Begins an acquire of one key.

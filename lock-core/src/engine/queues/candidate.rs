@@ -193,7 +193,7 @@ impl Candidate {
             // The place was made before messages could reach this process. Asking at once makes one that can be notified.
             return Duration::ZERO;
         }
-        let near = position.is_none_or(|position| position <= NEAR);
+        let near = self.is_near();
         let called = self.callable && placed && listening && !foreign;
         let pause = match (called, foreign) {
             (true, _) => return self.check(remaining, near, jitter),
@@ -203,6 +203,16 @@ impl Candidate {
         };
         self.tries = self.tries.saturating_add(1);
         until_expiry(pause.mul_f64(0.5 + jitter / 2.0), remaining, near)
+    }
+
+    /// When a waiter that takes over its place checks that.
+    pub(crate) fn check_at(&self, now: Moment) -> Moment {
+        let remaining = (self.free_at < Moment::NEVER).then(|| self.free_at.since(now));
+        now + until_expiry(CHECK, remaining, self.is_near())
+    }
+
+    fn is_near(&self) -> bool {
+        self.position.is_none_or(|position| position <= NEAR)
     }
 
     fn check(&mut self, remaining: Option<Duration>, near: bool, jitter: f64) -> Duration {

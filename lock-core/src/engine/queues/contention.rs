@@ -169,9 +169,12 @@ impl Queues {
             let error = error.on(&self.lines.waiter(id).key);
             return self.dismiss(id, error, now);
         }
-        self.explanations.watch(&self.lines.waiter(id).key, now);
+        let key = self.lines.waiter(id).key.clone();
+        self.explanations.watch(&key, now);
         self.lines.wait(id);
         self.wheel.set(id, now + pause);
+        // Where one that only tried has left, a reader may stand at the front now.
+        self.contend_next(&key);
     }
 
     /// Takes a grant of a key to a place of this process: its waiter holds or confirms, or no waiter wants the key any longer, and

@@ -2,7 +2,7 @@
 
 use super::{
     LONGEST_MORE, Queues, TURN,
-    candidate::{CHECK, Candidate},
+    candidate::Candidate,
     in_flight::Item,
     line::{Line, Standing, TOGETHER, WaiterId},
 };
@@ -176,12 +176,14 @@ impl Queues {
                 // wait for its next check.
                 let is_called = candidate.callable && self.listening && candidate.by != BusyReason::Foreign;
                 let asks = !is_called;
+                let check = candidate.check_at(now);
                 waiter.state = Standing::InLine(Some(candidate));
-                self.set_timer(next, now + CHECK);
+                self.set_timer(next, check);
                 if asks {
                     self.ask(key, token, false);
                 }
-                return;
+                // Readers that stood behind this one come to the front with it.
+                return self.contend_next(key);
             }
         }
         if let Some((pending, doubt)) = candidate.pending(key) {
@@ -190,13 +192,14 @@ impl Queues {
         self.contend_next(key);
     }
 
-    /// Ends the tenure and the waits of this process for a key that was force-released.
-    pub(crate) fn forced(&mut self, key: &LockKey, now: Moment) {
-        let tenures: Vec<_> = self.tenures_of(key).collect();
-        for tenure in tenures {
-            let ended = self.tenures.take_away(tenure, LossReason::Forced);
+    /// Ends the tenures of this process for a key that was force-released: those that it had `before` that was asked for. Another one may
+    /// have begun since by a grant that came with the answer, or have been struck, too: it finds out.
+    pub(crate) fn forced(&mut self, key: &LockKey, before: &[TenureId], now: Moment) {
+        for tenure in before {
+            let ended = self.tenures.take_away(*tenure, LossReason::Forced);
             self.clean_up_ended(ended, now);
         }
+        self.changed(key, now);
     }
 
     /// Finds out whether what this process has of a key is still its own.
@@ -208,7 +211,7 @@ impl Queues {
     }
 
     /// The tenures of a key: that of its line, and those beside it.
-    pub(super) fn tenures_of(&self, key: &LockKey) -> impl Iterator<Item = TenureId> {
+    pub(crate) fn tenures_of(&self, key: &LockKey) -> impl Iterator<Item = TenureId> {
         self.lines.tenure(key).into_iter().chain(self.beside.get(key).into_iter().flatten().copied())
     }
 

@@ -196,6 +196,23 @@ fn a_candidate_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
 }
 
 #[test]
+fn a_waiter_that_takes_over_a_place_comes_when_the_holder_s_ttl_is_over() {
+    let mut process = Process::new();
+    process.queues.listen(true);
+    let (first, second) = (process.wait(), process.wait());
+    let remaining = Some(Duration::from_millis(30));
+    process.answer(|_, _| Ok(Outcome::Busy { remaining, by: BusyReason::Holder, position: Some(1) }));
+    process.pass_time(10);
+    process.leave(first);
+    assert!(process.poll(second).is_pending());
+    assert!(process.send().0.is_empty(), "its place can be called");
+    process.pass_time(20);
+    assert!(process.send().0.is_empty());
+    process.pass_time(1);
+    assert_eq!(process.send().0.len(), 1, "no message tells of a key that expires");
+}
+
+#[test]
 fn a_wait_that_is_over_ends_with_the_answer_to_its_first_request() {
     let mut process = Process::new();
     let waiter = process.wait();

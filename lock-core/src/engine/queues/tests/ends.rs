@@ -94,7 +94,8 @@ fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
     };
     // The first of them lost its key unnoticed.
     let (taken_up, again, other) = (take_up("k", 1), take_up("k", 2), take_up("other", 3));
-    process.queues.forced(&key(), at(0));
+    let before: Vec<_> = process.queues.tenures_of(&key()).collect();
+    process.queues.forced(&key(), &before, at(0));
     let held = [&of_line, &taken_up.1, &again.1, &other.1].map(|hold| hold.held(at(0)).is_some());
     assert_eq!(held, [false, false, false, true]);
     assert_eq!(process.cleaned_up().len(), 3);
@@ -117,7 +118,8 @@ fn releasing_many_keys_by_force_looks_at_no_more_leases_for_each_than_releasing_
         }
         let before = COMPARED.get();
         for number in 0..keys {
-            process.queues.forced(&key(number), at(0));
+            let before: Vec<_> = process.queues.tenures_of(&key(number)).collect();
+            process.queues.forced(&key(number), &before, at(0));
         }
         assert!(holds.iter().all(|hold| hold.held(at(0)).is_none()));
         (COMPARED.get() - before) / keys as usize

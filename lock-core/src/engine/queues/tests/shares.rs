@@ -40,6 +40,36 @@ fn a_reader_that_gives_up_while_a_writer_of_its_process_holds_leaves_its_place_t
 }
 
 #[test]
+fn a_reader_behind_a_writer_that_leaves_asks_for_a_place_of_its_own() {
+    let mut process = Process::new();
+    process.queues.found_busy(&key(), at(0));
+    let (first, second) = (process.wait(), process.wait());
+    let reader = process.wait_on(Terms { mode: Mode::Shared, ..terms(9_000) });
+    assert_eq!(process.answer(|_, _| Ok(BUSY)), ["acquire"], "the second writer stands between");
+    process.leave(first);
+    assert!(process.queues.lines.is_candidate(second) && process.queues.lines.is_candidate(reader));
+    let (operations, _) = process.send();
+    let modes = |operation: &Operation| token(operation).mode();
+    assert!(operations.iter().map(modes).any(|mode| mode == Mode::Shared), "{operations:?}");
+}
+
+#[test]
+fn a_reader_behind_a_try_that_is_refused_asks_for_a_place_of_its_own() {
+    let mut process = Process::new();
+    process.queues.found_busy(&key(), at(0));
+    let writer = process.wait();
+    let (operations, purposes) = process.send();
+    assert_eq!(operations.len(), 1);
+    process.try_it();
+    let reader = process.wait_on(Terms { mode: Mode::Shared, ..terms(9_000) });
+    assert!(!process.queues.lines.is_candidate(reader));
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(BUSY), process.trip());
+    }
+    assert!(process.queues.lines.is_candidate(writer) && process.queues.lines.is_candidate(reader));
+}
+
+#[test]
 fn many_who_share_a_key_have_more_time_to_take_their_turns() {
     let mut process = Process::new();
     let terms = Terms { mode: Mode::Shared, ..terms(9_000) };

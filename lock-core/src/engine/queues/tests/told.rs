@@ -105,6 +105,18 @@ fn a_waiter_that_is_told_holds_at_once_for_what_its_place_leaves() {
     assert!(process.queues.is_empty());
 }
 
+/// Answer and grant may come in one read, and the future that asked for the forced release may be polled last.
+#[test]
+fn a_grant_that_comes_with_the_answer_to_a_forced_release_is_not_ended_by_it() {
+    let mut process = listening();
+    let before: Vec<_> = process.queues.tenures_of(&key()).collect();
+    let ((id, hold), ..) = told(&mut process);
+    let now = process.now();
+    process.queues.forced(&key(), &before, now);
+    assert!(hold.held(now).is_some());
+    assert!(matches!(process.release((id, hold)), Departure::Released(())));
+}
+
 #[test]
 fn a_lease_that_began_by_a_grant_is_renewed_soon_and_then_has_its_ttl() {
     let mut process = listening();
