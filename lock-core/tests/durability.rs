@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// What becomes of a call that waits for replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     /// They have the keys after so long.
     After(Duration),
     /// Too few have the keys when the timeout is over; but of all but the first key, all have.
@@ -33,7 +33,7 @@ enum Fate {
 
 /// A store in memory that says what its replicas have.
 #[derive(Clone, Debug)]
-struct Replicated {
+pub(crate) struct Replicated {
     store: MemoryBackend,
     fate: Fate,
     /// How many calls waited for replicas, and the operations in them.
@@ -51,7 +51,7 @@ impl Drop for Task {
 }
 
 impl Replicated {
-    fn new(fate: Fate) -> (LockManager, Self) {
+    pub(crate) fn new(fate: Fate) -> (LockManager, Self) {
         let this = Self { store: MemoryBackend::new(), fate, waits: Arc::default(), tasks: Arc::default() };
         (LockManager::builder().backend(this.clone()).build().unwrap(), this)
     }

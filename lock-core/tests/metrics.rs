@@ -5,11 +5,15 @@
 
 use std::collections::BTreeMap;
 
+use lock_core::{ErrorKind, Replicas};
 use metrics::Unit;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
-use crate::support::{self, Fate, ms, secs};
+use crate::{
+    durability::{self, Replicated},
+    support::{self, Fate, ms, secs},
+};
 
 /// Runs a scenario in virtual time with a recorder of its own.
 fn recorded(scenario: impl Future<Output = ()>) -> Snapshotter {
@@ -39,6 +43,33 @@ fn shown(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
             (format!("{}{{{}}}", key.name(), labels.join(",")), value)
         })
         .collect()
+}
+
+#[test]
+fn each_key_of_several_counts_however_the_request_for_all_of_them_ends() {
+    let snapshotter = recorded(async {
+        let (manager, backend) = support::counted();
+        let both = || manager.lock_all(["goods:1", "goods:2"]).label("goods").ttl(secs(3));
+        backend.next([Fate::Fail]);
+        assert_eq!(both().await.unwrap_err().kind(), ErrorKind::Backend);
+        let held = both().await.unwrap();
+        assert!(both().try_acquire().await.unwrap().is_none());
+        held.release().await.unwrap();
+        backend.next([Fate::Hold]);
+        assert!(timeout(ms(50), both()).await.is_err());
+        let (manager, _) = Replicated::new(durability::Fate::TooFew);
+        let durable = manager.lock_all(["a", "b"]).label("durable").durability(Replicas::new(2, ms(300)));
+        assert_eq!(durable.await.unwrap_err().kind(), ErrorKind::NotReplicated);
+    });
+    let shown = shown(&snapshotter);
+    let outcome = |lock: &str, name: &str| {
+        shown.get(&format!("lock_acquires_total{{lock={lock},outcome={name}}}")).copied().unwrap_or_default()
+    };
+    let outcomes = ["backend", "acquired", "dropped"].map(|name| outcome("goods", name));
+    assert_eq!(outcomes, [2.0, 2.0, 2.0], "{shown:#?}");
+    assert!(outcome("goods", "busy") > 0.0, "{shown:#?}");
+    assert_eq!(shown["lock_waiting{lock=goods}"], 0.0);
+    assert_eq!(["acquired", "not_replicated"].map(|name| outcome("durable", name)), [2.0, 1.0], "{shown:#?}");
 }
 
 #[test]

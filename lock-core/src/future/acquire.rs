@@ -195,6 +195,11 @@ impl Watch {
         result
     }
 
+    /// Leaves it to another watch to record how the acquire ends.
+    pub(super) fn pass(mut self) {
+        self.waiting.pass();
+    }
+
     /// Takes what is known of the holder that the request has waited for, and links to its trace.
     fn explain(&mut self, request: &LockRequest, now: Moment) {
         self.found = request.keys.as_ref().ok().and_then(|key| request.engine.explained(key, self.began, now));

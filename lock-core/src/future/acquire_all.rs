@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     Acquire,
+    acquire::Watch,
     confirm::Confirm,
     together::{self, Together},
 };
@@ -150,7 +151,15 @@ impl AcquireAll {
         let acquired = *acquired.get_or_insert_with(|| engine.now());
         if let Some(replicas) = request.options.replicas() {
             let confirm = confirm.get_or_insert_with(|| Confirm::new(std::mem::take(guards), replicas));
-            *guards = ready!(confirm.poll(cx))?;
+            let confirmed = ready!(confirm.poll(cx));
+            // Each key was counted as acquired. That the request fails nevertheless is counted under the label, too.
+            if let (Err(error), Ok(all)) = (&confirmed, &request.keys)
+                && let Some((key, mode)) = all.first()
+            {
+                let watch = Watch::begin(&request.for_key(key.clone(), *mode), *began);
+                drop(watch.end(Err(error.clone()), engine.now()));
+            }
+            *guards = confirmed?;
         }
         let mut guard = LockAllGuard::new(std::mem::take(guards), acquired.since(*began));
         guard.guards.iter().try_for_each(|guard| guard.check(ACQUIRE))?;

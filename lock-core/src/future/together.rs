@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -25,6 +26,8 @@ pub(super) struct Together {
     /// its tokens.
     response: Response,
     wanted: Vec<Wanted>,
+    /// One for each key.
+    watches: Vec<Watch>,
 }
 
 impl Together {
@@ -39,7 +42,9 @@ impl Together {
         let want = |(key, terms): &(LockKey, Terms)| Wanted::new(engine, ACQUIRE, key.clone(), *terms, AT_ONCE, now);
         let wanted: Vec<_> = keys.iter().map(want).collect();
         let batch = wanted.iter().map(|wanted| Operation::Acquire(wanted.request().with_all())).collect();
-        Some(Self { response: engine.call(batch), wanted })
+        let watch = |(key, terms): &(LockKey, Terms)| Watch::begin(&request.for_key(key.clone(), terms.mode), now);
+        let watches = keys.iter().map(watch).collect();
+        Some(Self { response: engine.call(batch), wanted, watches })
     }
 
     /// Waits for the answer: the guards of all keys, or `None` if one of them is not free, and the keys are to be waited for until
@@ -51,7 +56,24 @@ impl Together {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Vec<LockGuard>>, Error>> {
         let result = ready!(Pin::new(&mut self.response).poll(cx));
-        Poll::Ready(answered(&mut self.wanted, request, give_up, result))
+        let result = answered(&mut self.wanted, request, give_up, result);
+        let (now, watches) = (request.engine.now(), mem::take(&mut self.watches).into_iter());
+        Poll::Ready(match result {
+            Ok(Some(guards)) => {
+                let guards: Result<_, _> =
+                    watches.zip(guards).map(|(watch, guard)| watch.end(Ok(guard), now)).collect();
+                guards.map(Some)
+            }
+            // The request for each key has a watch of its own.
+            Ok(None) => {
+                watches.for_each(Watch::pass);
+                Ok(None)
+            }
+            Err(error) => {
+                watches.for_each(|watch| drop(watch.end(Err(error.clone()), now)));
+                Err(error)
+            }
+        })
     }
 }
 
@@ -125,11 +147,7 @@ fn answered(
         guard.set_unfinished(true);
         guards.push(guard);
     }
-    let watched = all.iter().zip(guards).map(|(wanted, guard)| {
-        let watch = Watch::begin(&request.for_key(wanted.key.clone(), wanted.terms.mode), wanted.sent);
-        watch.end(Ok(guard), now)
-    });
-    watched.collect::<Result<_, _>>().map(Some)
+    Ok(Some(guards))
 }
 
 /// How many keys one call acquires at most. More are acquired one after the other.
