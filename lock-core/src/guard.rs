@@ -72,6 +72,8 @@ pub struct LockGuard {
     /// Whether its drop frees the key at once, whatever `at_least` says: it protects work that has not returned, or the acquire is
     /// not over.
     unfinished: bool,
+    /// The replicas that have confirmed it.
+    pub(crate) durability: Option<Replicas>,
     waited: Duration,
 }
 
@@ -79,7 +81,8 @@ impl LockGuard {
     /// Makes the guard of a hold that has begun.
     pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>, on_lost: OnLost) -> Self {
         hold.count();
-        Self { held: Some((engine, id)), lease: Lease::new(hold), on_lost, unfinished: false, waited: Duration::ZERO }
+        let (held, lease) = (Some((engine, id)), Lease::new(hold));
+        Self { held, lease, on_lost, unfinished: false, durability: None, waited: Duration::ZERO }
     }
 
     /// Sets whether its drop frees the key at once, whatever `at_least` says, because nothing was done under it to the end.

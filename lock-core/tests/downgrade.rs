@@ -33,6 +33,19 @@ async fn a_downgraded_lease_has_what_was_left_of_the_longest_hold() {
     assert!(unlimited.is_held(), "without a longest hold there is none after it");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_downgraded_lease_that_is_not_renewed_lasts_for_what_it_was_extended_by() {
+    let manager = LockManager::in_memory();
+    let mut writer = manager.lock("k").ttl(secs(10)).fixed().await.unwrap();
+    writer.extend(secs(3_600)).await.unwrap();
+    let reader = writer.downgrade().await.unwrap();
+    assert!(secs(3_540) < reader.remaining() && reader.remaining() <= secs(3_600), "{:?}", reader.remaining());
+    sleep(secs(3_500)).await;
+    assert!(reader.is_held());
+    let short = manager.lock("l").ttl(secs(10)).fixed().await.unwrap().downgrade().await.unwrap();
+    assert!(short.remaining() <= secs(10));
+}
+
 /// A store that notes which tokens are acquired and released, and lets the test send messages as if they were its own.
 #[derive(Clone, Debug, Default)]
 struct Noting {

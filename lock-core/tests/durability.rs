@@ -128,6 +128,18 @@ impl Backend for Replicated {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_downgraded_lease_is_as_durable_as_the_exclusive_one_was() {
+    let (manager, backend) = Replicated::new(Fate::After(ms(1)));
+    let replicas = Replicas::new(1, ms(300));
+    let reader = manager.lock("k").durability(replicas).await.unwrap().downgrade().await.unwrap();
+    assert_eq!(backend.waits(), [1, 1]);
+    reader.release().await.unwrap();
+    let guard = manager.lock("k").await.unwrap().downgrade().await.unwrap();
+    assert_eq!(backend.waits(), [1, 1]);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn too_few_replicas_release_the_key_before_the_error_comes() {
     let (manager, backend) = Replicated::new(Fate::TooFew);
     let begun = Instant::now();

@@ -39,7 +39,10 @@ struct Confirmation {
 impl Confirm {
     /// Asks for all leases at once.
     pub(super) fn new(mut guards: Vec<LockGuard>, replicas: Replicas) -> Self {
-        guards.iter_mut().for_each(|guard| guard.set_unfinished(true));
+        for guard in &mut guards {
+            guard.set_unfinished(true);
+            guard.durability = Some(replicas);
+        }
         let mut confirmations = Vec::new();
         let mut batch = Batch::new();
         for (guard, held) in guards.iter().enumerate() {

@@ -13,14 +13,16 @@ use crate::{
     mode::Mode,
     options::LeaseOptions,
     request::LockRequest,
+    ttl::{Renewal, Ttl},
 };
 
 impl LockGuard {
     /// Turns the exclusive lease into a shared one, in one round trip and with nobody in between: shared requests that wait at the
     /// front of the queue may then hold the key, too.
     ///
-    /// The shared lease has a fencing token of its own, and what is left of [`max_hold`](crate::LockRequest::max_hold) and
-    /// [`at_least`](crate::LockRequest::at_least). Clones of the old lease end with [`End::HandedOver`]. The other way is refused by
+    /// The shared lease has a fencing token of its own, the [`durability`](crate::LockRequest::durability) of the exclusive one, and what is
+    /// left of [`max_hold`](crate::LockRequest::max_hold) and [`at_least`](crate::LockRequest::at_least). A lease that is not renewed lasts
+    /// for its ttl again, or for what it was extended by if that is more. Clones of the old lease end with [`End::HandedOver`]. The other way is refused by
     /// design: two holders of a shared lease who both waited for the other to leave would wait forever. Release the shared lease,
     /// acquire the key exclusively, and read again what was read before.
     ///
@@ -59,18 +61,25 @@ impl LockGuard {
         let gone = || ended(hold.finish(End::Lost(LossReason::Taken)));
         let (engine, id) = self.held.take().ok_or_else(gone)?;
         let now = engine.now();
-        let latest = hold.latest();
+        let (latest, remaining) = (hold.latest(), self.lease.remaining());
         let left = engine.with(|state| state.queues.hand_over(id, now)).ok_or_else(gone)?;
         hold.finish(End::HandedOver);
         let pending = left.pending();
+        let mut ttl = left.ttl;
+        // One that is renewed gets its ttl again and again. Another may have been extended by more than that.
+        if left.renewal() == Renewal::Never
+            && let Ok(extended) = Ttl::for_validity(remaining)
+        {
+            ttl = ttl.max(extended);
+        }
         let options = LeaseOptions {
-            ttl: Some(left.ttl.get()),
+            ttl: Some(ttl.get()),
             wait: Some(std::time::Duration::ZERO),
             renewal: Some(left.renewal()),
             max_hold: latest.map(|latest| latest.since(now)),
             at_least: Some(pending.keep_until.since(now)),
             on_lost: Some(self.on_lost),
-            durability: None,
+            durability: Some(self.durability),
         };
         let request = LockRequest {
             mode: Mode::Shared,

@@ -294,6 +294,12 @@ impl Queues {
                 Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
                 Some(Err(_)) | None => None,
             };
+            // Over a new connection it may have been executed after the release that left the key to expire.
+            let token = renewal.request.token;
+            if matches!(outcome, Some(Outcome::Renewed { .. })) && self.kept.contains_key(&token) {
+                let doubt = Doubt { until: now + renewal.request.ttl, unanswered_since: None };
+                self.release_stray(renewal.request.key.clone(), token, doubt, now);
+            }
             let jitter = self.jitter();
             let ended = self.tenures.renewed(&renewal, outcome, sent, now, jitter, &mut self.deferred);
             self.clean_up_ended(ended, now);

@@ -9,8 +9,7 @@
 --                  if the key is busy
 --         try      token, ttl, size of the block
 --         take     the same, from the holder whose token follows
---         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none), ms that were found to be left
---                  and are too many (0 for none)
+--         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none)
 --         release  token
 --         part     token, how long to keep the key in ms (0 to delete it), 1 if it is to be granted to nobody
 --         inspect
