@@ -191,7 +191,10 @@ impl Asked {
             (Err(error), _) => return State::Refusing { refusal: Some(Refusal::NotAcquired(error)) },
         };
         tell_waited(protocol, &mut request, deadline);
-        let Some(guard) = guard else { return State::Unlocked { work: service.call(request) } };
+        let Some(guard) = guard else {
+            protocol.pass(&mut request);
+            return State::Unlocked { work: service.call(request) };
+        };
         guard.attach(protocol, &mut request);
         // The guard is a local until the work is there: a panic of `call` releases it.
         let work = service.call(request);
