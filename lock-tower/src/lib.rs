@@ -153,7 +153,7 @@
 //! let per_tenant = scoped("tenant", header::<String>("x-tenant"));
 //! let service: Router = Router::new()
 //!     .route("/goods/{id}", get(async || "12 left").post(async || "sold"))
-//!     .route_layer(LockLayer::http(manager.clone(), per_goods).shared_for([Method::GET, Method::HEAD]))
+//!     .route_layer(LockLayer::http(manager.clone(), per_goods).shared_for([Method::GET]))
 //!     .route_layer(LockLayer::http(manager, per_tenant).permits(8).try_only());
 //! # let _ = service;
 //! # }

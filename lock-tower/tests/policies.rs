@@ -41,7 +41,9 @@ async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_ot
     };
     let layer = || LockLayer::http(LockManager::in_memory(), "key");
     assert_eq!(locked(layer()).await, [Method::POST, Method::PUT, Method::DELETE]);
-    assert_eq!(locked(layer().methods([Method::GET])).await, [Method::GET]);
+    assert_eq!(locked(layer().methods([Method::GET])).await, [Method::GET, Method::HEAD]);
+    assert_eq!(locked(layer().methods([Method::HEAD])).await, [Method::HEAD]);
+    assert_eq!(locked(layer().methods([Method::PUT])).await, [Method::PUT]);
     assert_eq!(locked(layer().all_methods()).await.len(), 6);
 }
 
