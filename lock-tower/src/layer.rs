@@ -115,7 +115,8 @@ impl<K, P> LockLayer<K, P> {
     /// the layer: they end if their client hangs up.
     ///
     /// The futures of the service have to be `Send + 'static`. If the client hangs up while its request still waits for the key, the
-    /// request is cancelled.
+    /// request is cancelled. A server of HTTP/1 notices that [only if the body of the request was
+    /// read](crate#what-happens-to-a-request).
     ///
     /// # Examples
     ///

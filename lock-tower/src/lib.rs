@@ -3,7 +3,8 @@
 //!
 //! Requests of one key are served one at a time, among all processes that share a backend; requests of different keys
 //! do not wait for each other. While the service works, its lease is renewed; if the lease is lost, the work is
-//! *cancelled*. The lease is released when the service has answered, failed or panicked, or the client hangs up. The
+//! *cancelled*. The lease is released when the service has answered, failed or panicked, or the
+//! [client hangs up](#what-happens-to-a-request). The
 //! locks are those of [`lock_core`]; one [`LockManager`](lock_core::LockManager) serves any number of layers.
 //!
 //! # Example
@@ -217,6 +218,12 @@
 //! 3. The service is called, with the lease in the request if the protocol has a place for it (`Http`, `Grpc`).
 //! 4. The lease is released, and then the response is sent. If the lease is lost before that, the work is cancelled,
 //!    and the answer says so; the option [`on_lost`](LockLayer::options) changes that.
+//!
+//! A client that hangs up cancels its request at any of these steps, if the server notices. **A server of HTTP/1 does not notice while the body of
+//! the request is unread**, and a request that waits for its key has not been read: hyper looks for the end of a connection only
+//! behind the body. A body that came whole with the head is read, unless it is chunked. After a larger or chunked one, or
+//! `Expect: 100-continue`, the request waits on for a client that is gone, and may then run. The option [`wait`](LockLayer::options) and a
+//! `TimeoutLayer` outside the lock bound that. HTTP/2 has no such gap.
 //!
 //! If the backend does not answer, the request is refused, unless
 //! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
