@@ -244,6 +244,10 @@
 //! * **Two layers of one key** in one stack are refused at once (`WouldDeadlock`, in HTTP 500), unless a task lies
 //!   between them. Work that a service moves to another task (`tokio::spawn`, a handler behind a channel) is not
 //!   recognised, and is not stopped when the lease is lost.
+//! * **Uploads over one connection of HTTP/2 or gRPC** share its window, in hyper and tonic 1 MiB unless set. The unread bodies of requests that wait
+//!   fill the window, and the upload of the holder on the same connection then stalls until they give up.
+//!   [`max_waiters_per_key`](LockLayer::max_waiters_per_key) bounds how many wait, and a larger `initial_connection_window_size` of the
+//!   server has room for them; or lock in the handler, after the body was read.
 //!
 //! # Logs and metrics
 //!
