@@ -70,9 +70,9 @@ impl<K, P> LockLayer<K, P> {
     /// Holds the lease until the body of the response has ended or was dropped, for a service that streams what the lock
     /// protects. By default the lease is released when the head of the response is there.
     ///
-    /// A response without a body, such as one to HEAD or a 101, releases at once. When the client hangs up or cancels,
-    /// the body is dropped and the key is free. When the lease is lost, the body ends with an error (in gRPC with the status
-    /// UNKNOWN), unless [`on_lost`](LeaseOptions::on_lost) says otherwise.
+    /// The lease of a response without a body, such as one to HEAD or a 101, is released in the background: the client may see the
+    /// response before the key is free. When the client hangs up or cancels, the body is dropped and the key is free. When the lease is
+    /// lost, the body ends with an error (in gRPC with the status UNKNOWN), unless [`on_lost`](LeaseOptions::on_lost) says otherwise.
     ///
     /// **A client that reads slowly, or not at all, keeps the key indefinitely**, because its lease is
     /// renewed; so this is not the default. [`max_hold`](LeaseOptions::max_hold) frees the key on time, and the client
