@@ -70,6 +70,8 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        // Not by `Error::case()`: a case tells only what clients of a service may know, and merges kinds that an operator has to tell
+        // apart, such as a refused password and an option out of its range.
         let code = match error.kind() {
             ErrorKind::Busy => BUSY,
             ErrorKind::Lost(LossReason::ShutDown) | ErrorKind::ShutDown | ErrorKind::NoRuntime => OS_ERROR,
