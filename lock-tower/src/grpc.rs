@@ -142,7 +142,7 @@ impl Grpc {
     /// innermost.
     ///
     /// # Errors
-    /// `INTERNAL` when there is none: no layer stands around the service, or it let the call through without a lock. The
+    /// `INTERNAL` when there is none: no layer stands around the service, or the innermost let the call through without a lock. The
     /// log says what to change. If calls may pass without a lock, ask `request.extensions().get::<Lease>()` instead.
     ///
     /// # Examples

@@ -15,7 +15,8 @@ use crate::messages;
 /// The lease that a request is served under, as an argument of an axum handler.
 ///
 /// A request without a lease (no layer, or it passed without a lock) is answered with 500 ([`NotLocked`]);
-/// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost. If the request has [several
+/// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost; a request that passed the innermost without a lock
+/// has no lease, whatever the outer layers hold. If the request has [several
 /// keys](crate::key#several-keys) there, and not the same one several times, there is no `Held` but a [`HeldAll`].
 ///
 /// A handler that writes to a database claims what it reads with the lease's fencing token before the first read, and writes only if

@@ -16,7 +16,8 @@ use crate::{
 /// HTTP requests: a refusal is a response, and the service's errors stay what they are.
 ///
 /// The [`Lease`](lock_core::Lease) is in the extensions of the request that the service sees: `request.extensions().get::<Lease>()`,
-/// in axum `Extension(lease): Extension<Lease>`. Of several layers, it is that of the innermost.
+/// in axum `Extension(lease): Extension<Lease>`. Of several layers, it is that of the innermost, and there is none if the request passed
+/// that layer without a lock.
 ///
 /// | status | code | when |
 /// | --- | --- | --- |
@@ -74,7 +75,7 @@ enum Methods {
 
 impl Http {
     pub(crate) fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.methods = Methods::These(methods.into_iter().collect());
+        self.methods = Methods::These(with_head(methods));
         self
     }
 
@@ -89,7 +90,7 @@ impl Http {
     }
 
     pub(crate) fn shared_for(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.shared = methods.into_iter().collect();
+        self.shared = with_head(methods);
         self
     }
 
@@ -151,3 +152,12 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
 }
 
 impl HoldsBodies for Http {}
+
+/// Adds HEAD to methods that have GET: axum, as other routers, answers HEAD by the handler of GET, which must not run without the lock then.
+fn with_head(methods: impl IntoIterator<Item = Method>) -> Arc<[Method]> {
+    let mut methods: Vec<_> = methods.into_iter().collect();
+    if methods.contains(&Method::GET) && !methods.contains(&Method::HEAD) {
+        methods.push(Method::HEAD);
+    }
+    methods.into()
+}

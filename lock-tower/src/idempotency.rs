@@ -36,7 +36,8 @@
 //!   answer is tried for five minutes after the handler's end,
 //! * the store panics as it is written: that answer is lost,
 //! * the store loses answers before their time,
-//! * the handler answers with a 5xx after half of its work.
+//! * the handler answers with anything that is [not kept](#which-answers-are-kept) after part of its work: 5xx, 401, 408, 425, 429, a 4xx with
+//!   `Retry-After`, the error of a lock. Acquire every lock before the first effect.
 //!
 //! No lock can help there. Only a store in the transaction of the effect can: see [exactly once](#exactly-once).
 //!
@@ -70,6 +71,10 @@
 //!
 //! Layers that authenticate, and those for CORS and compression, stand outside of this one. The headers of CORS are those of one client and are
 //! not kept; an answer that was compressed inside is given to all, also to a client that cannot read it.
+//!
+//! A `TimeoutLayer` stands outside, too, where it ends the wait of its client and not the handler. Inside, it drops the handler halfway, and its 408
+//! is not kept: the next request runs the handler again. A `LockLayer` inside refuses a request before the handler, so that nothing is done
+//! twice. A handler that acquires locks acquires all of them before its first effect.
 //!
 //! # Which answers are kept
 //!
@@ -140,7 +145,7 @@
 //! | 12 | the store evicts an answer | the next duplicate runs again: [`keep`](IdempotencyLayer::keep) is a wish to the store |
 //! | 13 | a server is down | 503, before the handler; the policy `LetThrough` does not apply here |
 //! | 14 | thousands of duplicates | two reads of the store each as a rule, and one place in the queue; [`max_waiters_per_key`](crate::LockLayer::max_waiters_per_key) |
-//! | 15 | the handler answers with 500 after half of its work | it is not kept, and a retry runs again, as in version 2 of Stripe's interface; version 1 keeps it |
+//! | 15 | the handler answers with 500, or with another answer that is not kept, after half of its work | a retry runs again, as after a 500 in version 2 of Stripe's interface; version 1 keeps it |
 //! | 16 | a client sends two keys for one payment | two payments: nothing helps |
 //! | 17 | gRPC | the same, by metadata, with trailers; without [exactly once](#exactly-once) |
 //!

@@ -70,9 +70,9 @@ impl<K, P> LockLayer<K, P> {
     /// Holds the lease until the body of the response has ended or was dropped, for a service that streams what the lock
     /// protects. By default the lease is released when the head of the response is there.
     ///
-    /// A response without a body, such as one to HEAD or a 101, releases at once. When the client hangs up or cancels,
-    /// the body is dropped and the key is free. When the lease is lost, the body ends with an error (in gRPC with the status
-    /// UNKNOWN), unless [`on_lost`](LeaseOptions::on_lost) says otherwise.
+    /// The lease of a response without a body, such as one to HEAD or a 101, is released in the background: the client may see the
+    /// response before the key is free. When the client hangs up or cancels, the body is dropped and the key is free. When the lease is
+    /// lost, the body ends with an error (in gRPC with the status UNKNOWN), unless [`on_lost`](LeaseOptions::on_lost) says otherwise.
     ///
     /// **A client that reads slowly, or not at all, keeps the key indefinitely**, because its lease is
     /// renewed; so this is not the default. [`max_hold`](LeaseOptions::max_hold) frees the key on time, and the client
@@ -110,8 +110,13 @@ impl<K, P> LockLayer<K, P> {
     /// Runs the service in a task of its own. Once the lease is acquired, the service runs to its end even if the client hangs
     /// up, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
+    /// The same is true of a request that goes through without a lock, because its key is `None` or
+    /// [the backend does not answer](crate::OnBackendError::LetThrough). Requests of methods that the layer does not lock, such as GET, are as without
+    /// the layer: they end if their client hangs up.
+    ///
     /// The futures of the service have to be `Send + 'static`. If the client hangs up while its request still waits for the key, the
-    /// request is cancelled.
+    /// request is cancelled. A server of HTTP/1 notices that [only if the body of the request was
+    /// read](crate#what-happens-to-a-request).
     ///
     /// # Examples
     ///

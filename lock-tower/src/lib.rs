@@ -3,7 +3,8 @@
 //!
 //! Requests of one key are served one at a time, among all processes that share a backend; requests of different keys
 //! do not wait for each other. While the service works, its lease is renewed; if the lease is lost, the work is
-//! *cancelled*. The lease is released when the service has answered, failed or panicked, or the client hangs up. The
+//! *cancelled*. The lease is released when the service has answered, failed or panicked, or the
+//! [client hangs up](#what-happens-to-a-request). The
 //! locks are those of [`lock_core`]; one [`LockManager`](lock_core::LockManager) serves any number of layers.
 //!
 //! # Example
@@ -153,7 +154,7 @@
 //! let per_tenant = scoped("tenant", header::<String>("x-tenant"));
 //! let service: Router = Router::new()
 //!     .route("/goods/{id}", get(async || "12 left").post(async || "sold"))
-//!     .route_layer(LockLayer::http(manager.clone(), per_goods).shared_for([Method::GET, Method::HEAD]))
+//!     .route_layer(LockLayer::http(manager.clone(), per_goods).shared_for([Method::GET]))
 //!     .route_layer(LockLayer::http(manager, per_tenant).permits(8).try_only());
 //! # let _ = service;
 //! # }
@@ -218,6 +219,12 @@
 //! 4. The lease is released, and then the response is sent. If the lease is lost before that, the work is cancelled,
 //!    and the answer says so; the option [`on_lost`](LockLayer::options) changes that.
 //!
+//! A client that hangs up cancels its request at any of these steps, if the server notices. **A server of HTTP/1 does not notice while the body of
+//! the request is unread**, and a request that waits for its key has not been read: hyper looks for the end of a connection only
+//! behind the body. A body that came whole with the head is read, unless it is chunked. After a larger or chunked one, or
+//! `Expect: 100-continue`, the request waits on for a client that is gone, and may then run. The option [`wait`](LockLayer::options) and a
+//! `TimeoutLayer` outside the lock bound that. HTTP/2 has no such gap.
+//!
 //! If the backend does not answer, the request is refused, unless
 //! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
 //!
@@ -237,6 +244,10 @@
 //! * **Two layers of one key** in one stack are refused at once (`WouldDeadlock`, in HTTP 500), unless a task lies
 //!   between them. Work that a service moves to another task (`tokio::spawn`, a handler behind a channel) is not
 //!   recognised, and is not stopped when the lease is lost.
+//! * **Uploads over one connection of HTTP/2 or gRPC** share its window, in hyper and tonic 1 MiB unless set. The unread bodies of requests that wait
+//!   fill the window, and the upload of the holder on the same connection then stalls until they give up.
+//!   [`max_waiters_per_key`](LockLayer::max_waiters_per_key) bounds how many wait, and a larger `initial_connection_window_size` of the
+//!   server has room for them; or lock in the handler, after the body was read.
 //!
 //! # Logs and metrics
 //!

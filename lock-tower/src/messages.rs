@@ -21,6 +21,11 @@ macro_rules! of_messages {
             request.extensions_mut().insert(leases.clone());
         }
 
+        fn pass(&self, request: &mut http::Request<ReqBody>) {
+            request.extensions_mut().remove::<lock_core::Lease>();
+            request.extensions_mut().remove::<lock_core::Leases>();
+        }
+
         fn done(&self, response: http::Response<ResBody>) -> Self::Response {
             response.map(crate::ResponseBody::service)
         }

@@ -79,6 +79,12 @@ pub trait Protocol<Req, Res, Err> {
         let _ = (request, leases);
     }
 
+    /// Removes the leases of outer layers from a request that passes without a lock, so that the service does not take one of them
+    /// for the lease of this layer; called before the service is called. Default: does nothing.
+    fn pass(&self, request: &mut Req) {
+        let _ = request;
+    }
+
     /// Converts the service's response; called when the lease has been released.
     fn done(&self, response: Res) -> Self::Response;
 
@@ -104,7 +110,7 @@ pub trait Protocol<Req, Res, Err> {
         self.applies(request)
     }
 
-    /// Returns whether a request needs a lock; other requests go to the service unchanged. Default: all requests do.
+    /// Returns whether a request needs a lock; other requests go to the service without one. Default: all requests do.
     fn applies(&self, request: &Req) -> bool {
         let _ = request;
         true

@@ -123,7 +123,7 @@ where
         self.inner.poll_ready(cx).map_err(|error| self.lock.protocol.fail(error))
     }
 
-    fn call(&mut self, request: Req) -> Self::Future {
+    fn call(&mut self, mut request: Req) -> Self::Future {
         let protocol = self.lock.protocol.clone();
         let name = self.lock.name_of();
         if let Err(error) = self.check::<Req>() {
@@ -132,12 +132,16 @@ where
         }
         let applies = if self.lock.counts() { protocol.counts(&request) } else { protocol.applies(&request) };
         if !applies {
-            return ResponseFuture::unlocked(self.inner.call(request), protocol, name);
+            protocol.pass(&mut request);
+            return ResponseFuture::passing(self.inner.call(request), protocol, name);
         }
         let keys = match self.lock.key.extract(&request) {
             Choice::Lock(key) => vec![key],
             Choice::LockAll(keys) => keys,
-            Choice::Pass => return ResponseFuture::unlocked(self.inner.call(request), protocol, name),
+            Choice::Pass => {
+                protocol.pass(&mut request);
+                return ResponseFuture::unlocked(self.inner.call(request), protocol, name);
+            }
             Choice::Refuse(error) => return self.refuse(Refusal::Key(error)),
         };
         let place = match self.lock.admit(&keys) {

@@ -21,6 +21,7 @@ use lock_tower::{Http, LockLayer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::mpsc::{self, UnboundedReceiver},
 };
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
@@ -182,13 +183,10 @@ async fn bad_input_73_a_client_that_hangs_up_stops_the_handler_and_frees_the_key
     until_free(&manager, "goods:1").await;
 }
 
-#[tokio::test]
-async fn bad_input_73_a_client_that_hangs_up_while_it_waits_never_gets_the_key() {
-    let _limit = limit();
-    let manager = LockManager::in_memory();
-    let floor = Floor::default();
-    let (came, mut waiting) = tokio::sync::mpsc::unbounded_channel();
-    let (went, mut gone) = tokio::sync::mpsc::unbounded_channel::<()>();
+/// Serves a handler that never ends, behind a layer that waits. Tells which requests have come, and which were dropped.
+async fn watched(manager: &LockManager, floor: &Floor) -> (SocketAddr, UnboundedReceiver<()>, UnboundedReceiver<()>) {
+    let (came, waiting) = mpsc::unbounded_channel();
+    let (went, gone) = mpsc::unbounded_channel::<()>();
     let watch = axum::middleware::from_fn(move |request: axum::extract::Request, next: axum::middleware::Next| {
         let (came, went) = (came.clone(), went.clone());
         async move {
@@ -199,11 +197,17 @@ async fn bad_input_73_a_client_that_hangs_up_while_it_waits_never_gets_the_key()
     });
     let service = Router::new()
         .route("/", post(forever))
-        .route_layer(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(600))))
+        .route_layer(layer(manager).options(LeaseOptions::new().wait(Duration::from_secs(600))))
         .layer(watch)
         .with_state(floor.clone());
-    let address = serve(service).await;
+    (serve(service).await, waiting, gone)
+}
 
+#[tokio::test]
+async fn bad_input_73_a_client_that_hangs_up_while_it_waits_never_gets_the_key() {
+    let _limit = limit();
+    let (manager, floor) = (LockManager::in_memory(), Floor::default());
+    let (address, mut waiting, mut gone) = watched(&manager, &floor).await;
     let guard = manager.lock("goods:1").await.unwrap();
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all(&raw("/", "content-length: 0\r\n")).await.unwrap();
@@ -216,8 +220,33 @@ async fn bad_input_73_a_client_that_hangs_up_while_it_waits_never_gets_the_key()
     assert_eq!(floor.begun(), 0);
 }
 
+/// The documentation of the crate says so, since a user may rely on the opposite.
+#[tokio::test]
+async fn a_client_of_http_1_that_hangs_up_while_it_waits_is_not_noticed_if_its_body_was_not_read() {
+    let _limit = limit();
+    let (manager, floor) = (LockManager::in_memory(), Floor::default());
+    let (address, mut waiting, mut gone) = watched(&manager, &floor).await;
+    let guard = manager.lock("goods:1").await.unwrap();
+    let mut clients = Vec::new();
+    for (more, body) in [
+        ("content-length: 1000000\r\n", &b"begins"[..]),
+        ("transfer-encoding: chunked\r\n", b"2\r\n42\r\n0\r\n\r\n"),
+        ("content-length: 2\r\n", b"42"),
+    ] {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(&[&raw("/", more)[..], body].concat()).await.unwrap();
+        soon(waiting.recv()).await.unwrap();
+        clients.push(client);
+    }
+    drop(clients);
+    soon(gone.recv()).await.unwrap();
+    guard.release().await.unwrap();
+    until("the handler runs for a client that is gone", || floor.begun() == 1).await;
+    assert!(gone.try_recv().is_err(), "only the client whose body has come is known to be gone");
+}
+
 /// Tells when it is dropped.
-struct DropTell(tokio::sync::mpsc::UnboundedSender<()>);
+struct DropTell(mpsc::UnboundedSender<()>);
 
 impl Drop for DropTell {
     fn drop(&mut self) {

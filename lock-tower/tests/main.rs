@@ -36,4 +36,6 @@ mod stream;
 #[cfg(feature = "http")]
 mod table;
 #[cfg(feature = "axum")]
+mod window;
+#[cfg(feature = "axum")]
 mod wire;

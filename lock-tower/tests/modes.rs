@@ -10,9 +10,9 @@ use axum::{
     Router,
     body::Body,
     extract::State,
-    routing::{any, post},
+    routing::{any, get, post},
 };
-use http::Request;
+use http::{Method, Request};
 use lock_core::{LockManager, Mode, backend::MemoryBackend};
 use lock_tower::{
     BoxError, Held, HeldAll, Http, LockLayer,
@@ -73,8 +73,7 @@ const OK: &str = "HTTP/1.1 200 OK";
 async fn readers_are_served_together_and_a_writer_alone_in_the_order_in_which_they_came() {
     let _limit = limit();
     let manager = LockManager::in_memory();
-    let layer = LockLayer::http(manager.clone(), scoped("goods", path_param::<u64>("goods")))
-        .shared_for([http::Method::GET, http::Method::HEAD]);
+    let layer = LockLayer::http(manager.clone(), scoped("goods", path_param::<u64>("goods"))).shared_for([Method::GET]);
     let (desk, mut served) = Desk::new();
     let may_end = Arc::clone(&desk.may_end);
     let address = serve(desk.service(layer)).await;
@@ -102,6 +101,28 @@ async fn readers_are_served_together_and_a_writer_alone_in_the_order_in_which_th
         assert_eq!(soon(call).await.unwrap(), OK);
     }
     until_free(&manager, "goods:1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn head_is_locked_as_get_is_since_a_route_answers_it_by_the_handler_of_get() {
+    let _limit = limit();
+    async fn mode(lease: Option<Held>) -> [(&'static str, String); 1] {
+        [("x-mode", lease.map_or_else(|| "none".to_owned(), |lease| lease.mode().to_string()))]
+    }
+    let layer = || LockLayer::http(LockManager::in_memory(), "key");
+    for (layer, expected) in [
+        (layer(), "none"),
+        (layer().methods([Method::GET]), "exclusive"),
+        (layer().shared_for([Method::GET]), "shared"),
+        (layer().methods([Method::GET]).permits(2), "1 of 2 permits"),
+    ] {
+        for method in [Method::GET, Method::HEAD] {
+            let service = Router::new().route("/", get(mode)).route_layer(layer.clone());
+            let request = Request::builder().method(method.clone()).uri("/").body(Body::empty()).unwrap();
+            let answer = service.oneshot(request).await.unwrap();
+            assert_eq!(answer.headers()["x-mode"], expected, "{method}");
+        }
+    }
 }
 
 #[tokio::test]

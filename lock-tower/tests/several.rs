@@ -64,11 +64,13 @@ async fn of_several_extractors_one_without_a_key_leaves_those_of_the_others() {
 #[cfg(feature = "axum")]
 mod in_axum {
     use super::*;
+    use crate::support::Failing;
     use axum::{Router, body::Body, routing::post};
-    use http::Request;
+    use http::{Method, Request};
     use http_body_util::BodyExt;
+    use lock_core::ErrorKind;
     use lock_tower::{
-        Held, HeldAll,
+        Held, HeldAll, Http, OnBackendError,
         key::{header, scoped},
     };
 
@@ -138,5 +140,56 @@ mod in_axum {
         assert_eq!(nested(outer, "inner").await, "all: inner, one: inner");
         assert_eq!(nested("outer", inner).await, "all: inner:1 inner:2, one: none");
         assert_eq!(nested(outer, inner).await, "all: inner:1 inner:2, one: none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handler_whose_innermost_layer_passes_without_a_lock_sees_no_lease_of_an_outer_one() {
+        let _limit = limit();
+        const NONE: &str = "all: none, one: none";
+        let without_a_key = |_: &Request<Body>| None::<String>;
+        assert_eq!(nested("outer", without_a_key).await, NONE);
+        assert_eq!(nested(["outer:1", "outer:2"], without_a_key).await, NONE);
+
+        let outer = || LockLayer::http(LockManager::in_memory(), "outer");
+        let inside = async |inner: LockLayer<&'static str, Http>| {
+            let service = Router::new().route("/", post(leases)).route_layer(inner).route_layer(outer());
+            answer(service, Request::post("/").body(Body::empty()).unwrap()).await
+        };
+        let inner = || LockLayer::http(LockManager::in_memory(), "inner");
+        assert_eq!(inside(inner().methods([Method::PUT])).await, NONE);
+        let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
+        let let_through = LockLayer::http(down, "inner").on_backend_error(OnBackendError::LetThrough);
+        assert_eq!(inside(let_through).await, NONE);
+    }
+
+    #[cfg(feature = "idempotency")]
+    #[tokio::test(start_paused = true)]
+    async fn a_layer_for_duplicates_is_a_layer_among_others() {
+        use lock_tower::idempotency::{IdempotencyLayer, MemoryAnswers};
+
+        let _limit = limit();
+        let manager = LockManager::in_memory();
+        let routes = || Router::new().route("/", post(leases));
+        let once = || {
+            let whose = scoped("paid", header::<String>("x-account"));
+            IdempotencyLayer::http(manager.clone(), whose, MemoryAnswers::new()).optional()
+        };
+        let request = |key: Option<&str>| {
+            let request =
+                key.into_iter().fold(Request::post("/"), |request, key| request.header("idempotency-key", key));
+            request.header("x-account", "7").body(Body::empty()).unwrap()
+        };
+        let goods = || {
+            LockLayer::http(manager.clone(), |request: &Request<Body>| {
+                request.headers().contains_key("x-goods").then_some("goods")
+            })
+        };
+        // Of a request that passes the innermost layer there is none.
+        let service = routes().route_layer(goods()).route_layer(once());
+        assert_eq!(answer(service, request(Some("1"))).await, "all: none, one: none");
+        // It is the innermost itself.
+        let service = routes().route_layer(once()).route_layer(LockLayer::http(manager.clone(), "goods"));
+        assert_eq!(answer(service.clone(), request(Some("2"))).await, "all: paid:7:2, one: paid:7:2");
+        assert_eq!(answer(service, request(None)).await, "all: none, one: none");
     }
 }

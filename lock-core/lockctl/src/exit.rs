@@ -70,6 +70,8 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        // Not by `Error::case()`: a case tells only what clients of a service may know, and merges kinds that an operator has to tell
+        // apart, such as a refused password and an option out of its range.
         let code = match error.kind() {
             ErrorKind::Busy => BUSY,
             ErrorKind::Lost(LossReason::ShutDown) | ErrorKind::ShutDown | ErrorKind::NoRuntime => OS_ERROR,
@@ -91,13 +93,15 @@ impl From<BuildError> for Failure {
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        // The reader, such as `head`, has read enough.
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::new(0, "");
+/// Returns whether the answer was written: `false` if its reader, such as `head`, has read enough. That is not a failure, and the
+/// command keeps the exit code that it has found: a script reads the code of `who`, and not what it writes.
+pub(crate) fn written(answer: io::Result<()>) -> Result<bool, Failure> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            Err(Failure::new(OS_ERROR, format!("could not write the answer: {error}; check where the output goes")))
         }
-        Self::new(OS_ERROR, format!("could not write the answer: {error}; check where the output goes"))
     }
 }
 

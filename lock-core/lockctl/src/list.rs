@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::{
     args::{List, Server},
     describe::{duration, missing, party, printable},
-    exit::{Failure, warn},
+    exit::{Failure, warn, written},
     json, table,
     terminal::{self, Look, Paint},
 };
@@ -22,54 +22,60 @@ pub(crate) async fn list(server: &Server, args: List) -> Result<i32, Failure> {
         return Ok(0);
     };
     loop {
-        if let Err(failure) = look(&manager, &args).await {
-            // The reader of the output has read enough.
-            if failure.code() == 0 {
-                return Ok(0);
-            }
+        match look(&manager, &args).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(0),
             // An outage is what is watched for: the next look may find its end.
-            failure.say();
+            Err(failure) => failure.say(),
         }
         sleep(every.max(SHORTEST)).await;
     }
 }
 
-/// Writes the keys once.
-async fn look(manager: &LockManager, args: &List) -> Result<(), Failure> {
+/// Writes the keys once. Returns `false` if the reader of the output has read enough.
+async fn look(manager: &LockManager, args: &List) -> Result<bool, Failure> {
     let mut keys = manager.list(&args.begin).await?;
     let missing = keys.first().and_then(missing);
     if args.waiting {
         keys.retain(|info| !info.waiters().is_empty());
     }
-    let (width, paint) = (terminal::width(), Paint::of_stdout());
-    let mut output = BufWriter::new(io::stdout().lock());
-    if args.watch.is_some() && !args.json {
-        // A terminal begins again at its top, other output gets an empty line.
-        output.write_all(if width.is_some() { b"\x1b[H\x1b[2J" } else { b"\n" })?;
+    if !written(write(&keys, args))? {
+        return Ok(false);
     }
-    if args.json {
-        json::write(output, &keys)?;
-    } else if keys.is_empty() {
-        output.flush()?;
+    if keys.is_empty() && !args.json {
         // The standard output has no table, so that scripts can count its lines.
         warn(match (args.waiting, &missing) {
             (false, _) => "no key is held or waited for",
             (true, None) => "no key is waited for",
             (true, Some(_)) => "no process that answered waits for a key",
         });
-    } else {
-        let rows: Vec<_> = keys.iter().map(row).collect();
-        table::write(output, TITLES, &rows, width, |row, column, text| match row.map(|row| &keys[row]) {
-            None => paint.paint(Look::Bold, text),
-            Some(info) if column == HOLDER && is_silent(info) => paint.paint(Look::Red, text),
-            Some(info) if column == WAITERS && !info.waiters().is_empty() => paint.paint(Look::Amber, text),
-            Some(_) => text.to_owned(),
-        })?;
     }
     if let (false, Some(missing)) = (args.json, missing) {
         warn(missing.trim_end_matches('.'));
     }
-    Ok(())
+    Ok(true)
+}
+
+fn write(keys: &[KeyInfo], args: &List) -> io::Result<()> {
+    let (width, paint) = (terminal::width(), Paint::of_stdout());
+    let mut output = BufWriter::new(io::stdout().lock());
+    if args.json {
+        return json::write(output, &keys);
+    }
+    if args.watch.is_some() {
+        // A terminal begins again at its top, other output gets an empty line.
+        output.write_all(if width.is_some() { b"\x1b[H\x1b[2J" } else { b"\n" })?;
+    }
+    if keys.is_empty() {
+        return output.flush();
+    }
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    table::write(output, TITLES, &rows, width, |row, column, text| match row.map(|row| &keys[row]) {
+        None => paint.paint(Look::Bold, text),
+        Some(info) if column == HOLDER && is_silent(info) => paint.paint(Look::Red, text),
+        Some(info) if column == WAITERS && !info.waiters().is_empty() => paint.paint(Look::Amber, text),
+        Some(_) => text.to_owned(),
+    })
 }
 
 /// Returns whether nobody answered for a lease of the key.

@@ -28,7 +28,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     args::{Args, Command},
-    exit::{Failure, OS_ERROR, USAGE},
+    exit::{Failure, OS_ERROR, USAGE, written},
 };
 
 fn main() {
@@ -81,7 +81,7 @@ async fn perform(args: Args) -> Result<i32, Failure> {
             // The generator panics if its output fails, as into `head`.
             let mut script = Vec::new();
             clap_complete::generate(completions.shell, &mut Args::command(), "lockctl", &mut script);
-            io::stdout().write_all(&script)?;
+            written(io::stdout().write_all(&script))?;
             Ok(0)
         }
     }

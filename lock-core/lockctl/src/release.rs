@@ -5,7 +5,7 @@ use lock_core::{Holder, KeyInfo};
 use crate::{
     args::{Release, Server},
     describe::{self, quoted},
-    exit::{CONFIG, Failure, NO, USAGE},
+    exit::{CONFIG, Failure, NO, OS_ERROR, USAGE, written},
 };
 
 /// Releases a key by force, after saying who has it.
@@ -22,10 +22,14 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
     let manager = server.connect().await?;
     let info = manager.inspect(&args.key).await?;
     let mut output = io::stdout().lock();
-    output.write_all(describe::key(&info).as_bytes())?;
-    output.flush()?;
+    let described = output.write_all(describe::key(&info).as_bytes()).and_then(|()| output.flush());
     if !info.is_locked() {
+        written(described)?;
         return Ok(NO);
+    }
+    if let (false, Err(error)) = (args.yes, described) {
+        // With --yes nobody has to read it, and the key is released all the same.
+        return Err(unseen(&key, &error));
     }
     if info.is_foreign() && !args.foreign {
         return Err(Failure::new(
@@ -33,21 +37,29 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
             format!("could not release {key}: another library holds it; stop its holder, or add --foreign"),
         ));
     }
-    if !args.yes && !confirmed(&mut output, &info)? {
-        writeln!(output, "Nothing was released.")?;
+    if !args.yes && !confirmed(&mut output, &info).map_err(|error| unseen(&key, &error))? {
+        written(writeln!(output, "Nothing was released."))?;
         return Ok(NO);
     }
     // The operator may have taken minutes to read.
     if !args.yes && !is_still(&info, &manager.inspect(&args.key).await?) {
-        writeln!(output, "{key} may have another holder by now, so nothing was released; look again.")?;
+        written(writeln!(output, "{key} may have another holder by now, so nothing was released; look again."))?;
         return Ok(NO);
     }
     if !manager.force_release(&args.key).await? {
-        writeln!(output, "{key} has become free meanwhile; nothing was released.")?;
+        written(writeln!(output, "{key} has become free meanwhile; nothing was released."))?;
         return Ok(NO);
     }
-    writeln!(output, "{key} was released. {}", until_noticed(&info))?;
+    written(writeln!(output, "{key} was released. {}", until_noticed(&info)))?;
     Ok(0)
+}
+
+/// The operator cannot have read what is to be confirmed. A broken pipe is a failure here, since nothing was released.
+fn unseen(key: &str, error: &io::Error) -> Failure {
+    Failure::new(
+        OS_ERROR,
+        format!("could not release {key}: its confirmation failed: {error}; use a terminal, or add --yes"),
+    )
 }
 
 fn confirmed(output: &mut impl Write, info: &KeyInfo) -> io::Result<bool> {

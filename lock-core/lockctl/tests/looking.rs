@@ -35,6 +35,26 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     assert!(said["remaining_ms"].as_u64().is_some_and(|left| left > 0) && said["holders"][0]["fencing_token"].is_u64());
 }
 
+#[test]
+fn a_reader_that_has_read_enough_changes_no_exit_code() {
+    // A server that may evict locks is not fit for them.
+    let server = Server::start_with("maxmemory 100mb\nmaxmemory-policy allkeys-lru");
+    let _holder = server.run(&["k", LONG], UNTIL_TOLD);
+    for (arguments, code) in [
+        (&["who", "k"][..], 0),
+        (&["who", "free"], 1),
+        (&["who", "free", "--json"], 1),
+        (&["list"], 0),
+        (&["list", "--watch=1s"], 0),
+        (&["doctor"], 78),
+        (&["doctor", "--json"], 78),
+        (&["completions", "bash"], 0),
+    ] {
+        let done = server.done_unread(arguments);
+        assert_eq!((done.code, done.err.as_str()), (Some(code), ""), "{arguments:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_holders_of_a_key_are_named_and_counted() {
     let server = Server::start();

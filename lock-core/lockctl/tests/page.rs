@@ -145,6 +145,15 @@ fn the_line_for_systemd_runs_again_and_again() {
 }
 
 #[test]
+fn the_unit_for_systemd_has_no_limit_of_starts_and_so_no_failure_ends_it() {
+    let page = page();
+    let unit = blocks(&page, "ini")[0];
+    let (unit, service) = unit.split_once("[Service]\n").expect("two sections");
+    assert!(unit.starts_with("[Unit]\n") && unit.contains("\nStartLimitIntervalSec=0\n"), "{unit}");
+    assert!(service.contains("\nRestart=always\n"), "{service}");
+}
+
+#[test]
 fn the_job_for_kubernetes_is_repeated_for_a_pod_that_failed_or_was_killed_and_for_no_other() {
     let (server, folder, page) = (Server::start(), Folder::new("pods"), page());
     let yaml = blocks(&page, "yaml")[0];

@@ -42,3 +42,17 @@ fn a_lock_of_another_library_is_released_only_if_that_is_said() {
     assert_eq!(server.done(&["release", "k", "--yes", "--foreign"]).code, Some(0));
     assert!(!server.is_locked("k"));
 }
+
+#[test]
+fn a_release_that_nobody_reads_of_is_done_all_the_same() {
+    let server = Server::start();
+    let holder = server.run(&["k", "--ttl=6s"], UNLESS_STOPPED);
+    let done = server.done_unread(&["release", "k", "--yes"]);
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    assert!(!server.is_locked("k"));
+    assert_eq!(holder.done().code, Some(79));
+    let again = server.done_unread(&["release", "k", "--yes"]);
+    assert_eq!((again.code, again.err.as_str()), (Some(1), ""), "it is free by now");
+    let _: String = server.call(&["SET", "k", "theirs"]);
+    assert_eq!(server.done_unread(&["release", "k", "--yes"]).code, Some(78), "another library holds it");
+}

@@ -108,6 +108,14 @@ impl Server {
         lockctl(&self.url, arguments)
     }
 
+    /// Runs `lockctl` to its end. The reader of its output has closed the pipe before.
+    pub(crate) fn done_unread(&self, arguments: &[&str]) -> Done {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let child = self.lockctl(arguments).stdout(writer).stderr(Stdio::piped()).spawn().expect("it starts");
+        Done::of(child.wait_with_output().expect("it ends"))
+    }
+
     /// Runs `lockctl` to its end.
     pub(crate) fn done(&self, arguments: &[&str]) -> Done {
         Done::of(self.lockctl(arguments).output().expect("it starts"))
@@ -350,17 +358,28 @@ pub(crate) fn on_terminal_while(
     meanwhile: impl FnOnce(),
     typed: &str,
 ) -> Option<Done> {
+    // The shell of `script` is in the foreground, too, and would end with Ctrl-C.
+    let mut line = String::from(if arguments.first() == Some(&"NO_COLOR") { "NO_COLOR=1 exec " } else { "exec " });
+    let words = arguments.iter().copied().filter(|word| *word != "NO_COLOR");
+    line += &std::iter::once(BINARY).chain(words).map(quoted).collect::<Vec<_>>().join(" ");
+    line_on_terminal_while(server, &line, prompt, meanwhile, typed)
+}
+
+/// Runs a line of a shell on a terminal of its own.
+pub(crate) fn line_on_terminal_while(
+    server: &Server,
+    line: &str,
+    prompt: &str,
+    meanwhile: impl FnOnce(),
+    typed: &str,
+) -> Option<Done> {
     let has_script = Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success());
     if !has_script {
         let _ = writeln!(std::io::stderr(), "left out: lockctl on a terminal: there is no `script` of util-linux");
         return None;
     }
     // The width is that of documents; a terminal of `script` has none of its own.
-    let mut line = String::from("stty cols 80; ");
-    // The shell of `script` is in the foreground, too, and would end with Ctrl-C.
-    line += if arguments.first() == Some(&"NO_COLOR") { "NO_COLOR=1 exec " } else { "exec " };
-    let words = arguments.iter().copied().filter(|word| *word != "NO_COLOR");
-    line += &std::iter::once(BINARY).chain(words).map(quoted).collect::<Vec<_>>().join(" ");
+    let line = format!("stty cols 80; {line}");
     let mut child = Command::new("timeout")
         .args(["60", "script", "--quiet", "--return", "--command", &line, "/dev/null"])
         .env("LOCK_URL", &server.url)

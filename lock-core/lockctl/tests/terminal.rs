@@ -1,6 +1,8 @@
 //! `lockctl` on a terminal.
 
-use crate::support::{LONG, Server, UNTIL_TOLD, on_terminal, on_terminal_while};
+use crate::support::{
+    BINARY, LONG, Server, UNTIL_TOLD, line_on_terminal_while, on_terminal, on_terminal_while, quoted,
+};
 
 #[test]
 fn a_command_on_a_terminal_can_read_from_it() {
@@ -51,6 +53,18 @@ fn a_release_asks_on_a_terminal() {
     let done = on_terminal(&server, &["release", "k"], "[y/N] ", "y").expect("as before");
     assert!(done.code == Some(0) && done.out.contains("\"k\" was released."), "{done:?}");
     assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn a_release_that_nobody_can_read_of_is_not_confirmed_and_fails() {
+    let server = Server::start();
+    let _holder = server.run(&["k", LONG], UNTIL_TOLD);
+    // `lockctl` starts when its reader has ended.
+    let until_unread = "trap '' PIPE; while echo; do :; done 2>/dev/null";
+    let line = format!("({until_unread}; {} release k; echo \"code <$?>\" >&2) | :", quoted(BINARY));
+    let Some(done) = line_on_terminal_while(&server, &line, "code <", || {}, "y") else { return };
+    assert!(done.out.contains("could not release \"k\": ") && done.out.contains("code <71>"), "{done:?}");
+    assert!(server.is_locked("k"));
 }
 
 #[test]

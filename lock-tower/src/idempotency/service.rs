@@ -86,7 +86,7 @@ where
         self.lock.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let checked = self.lock.check::<Request<B>>().clone();
         let (layer, mut service) = (Arc::clone(&self.layer), take_ready(&mut self.lock.inner));
         Box::pin(async move {
@@ -95,6 +95,7 @@ where
                 checked.map_err(|error| Stop::Lock(Refusal::Misconfigured(error)))?;
                 let key = if lock.protocol.applies(&request) { layer.key(&request)? } else { None };
                 let Some(key) = key else {
+                    lock.protocol.pass(&mut request);
                     return Ok(service.call(request).await.map(|response| lock.protocol.done(response)));
                 };
                 if Handle::try_current().is_err() {

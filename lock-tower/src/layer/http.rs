@@ -35,6 +35,8 @@ impl<K> LockLayer<K, crate::http::Http> {
 impl<K, U> LockLayer<K, crate::http::Http, U> {
     /// Locks requests of these methods only; at least one. Default: all but GET, HEAD and OPTIONS.
     ///
+    /// HEAD is locked if GET is, because routers such as axum's answer HEAD by the handler of GET.
+    ///
     /// # Examples
     ///
     /// ```

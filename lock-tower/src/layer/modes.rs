@@ -9,7 +9,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// `total` permits. 1 to 1,000,000. By default one request is served at a time.
     ///
     /// The total belongs to the key: all layers that limit a key have to name the same one. With `LockLayer::http` every method counts,
-    /// unless `methods` names some. A request that finds all permits taken waits in line, as for a busy key, and is then refused
+    /// unless `methods` names some; HEAD counts if GET does. A request that finds all permits taken waits in line, as for a busy key, and is then refused
     /// with 429 (`lock_full`, with `Retry-After`), in gRPC with RESOURCE_EXHAUSTED (if the key is not held by permits, but in another
     /// mode or by another library, as any busy key); with [`try_only`](Self::try_only) at once.
     ///
@@ -69,7 +69,8 @@ impl<K, U> LockLayer<K, crate::http::Http, U> {
     /// Lets requests with these methods share their key with one another: any number of readers, or one writer. Requests with
     /// other methods have the key alone. By default all requests that are locked do.
     ///
-    /// The methods are locked even if they would pass otherwise, as GET and HEAD do. Requests are served in the order in which
+    /// The methods are locked even if they would pass otherwise, as GET does. HEAD shares the key if GET does, because routers such as
+    /// axum's answer HEAD by the handler of GET. Requests are served in the order in which
     /// they came, so that a stream of readers does not keep a writer waiting.
     ///
     /// # Examples
@@ -80,7 +81,7 @@ impl<K, U> LockLayer<K, crate::http::Http, U> {
     /// use lock_tower::{LockLayer, key::{header, scoped}};
     ///
     /// let per_goods = scoped("goods", header::<String>("x-goods"));
-    /// let layer = LockLayer::http(LockManager::in_memory(), per_goods).shared_for([Method::GET, Method::HEAD]);
+    /// let layer = LockLayer::http(LockManager::in_memory(), per_goods).shared_for([Method::GET]);
     /// # let _ = layer;
     /// ```
     #[must_use]

@@ -121,7 +121,10 @@
 //! `null` if a process answered for each of them, and if that cannot be known; else it is `{"leases": 1, "permits": 0,
 //! "first_end_ms": 900, "last_end_ms": 2900}`, see [`KeyInfo::silent`](lock_core::KeyInfo::silent). `truncated` says that a process had more to say, see
 //! [`KeyInfo::is_truncated`](lock_core::KeyInfo::is_truncated). `processes` says how many processes should have answered (`null` if that is
-//! not known) and how many did, see [`KeyInfo::processes`](lock_core::KeyInfo::processes). `lockctl` writes keys with the same fields. If Redis does not answer, the status is 503, and there is an `error` in place of the keys. Fields may be added.
+//! not known) and how many did, see [`KeyInfo::processes`](lock_core::KeyInfo::processes). `lockctl` writes keys with the same fields.
+//!
+//! If the keys cannot be listed, there is an `error` in place of the keys. The status is that of [`lock_core::answer`]: 503 if Redis does not
+//! answer, 500 if it refuses the user or a command. Fields may be added.
 //!
 //! # What it costs
 //!
@@ -254,12 +257,11 @@ impl Status {
     async fn list(&self, question: &Question) -> Answer {
         let look = self.looks.look().await;
         let health = self.looks.manager.health();
-        let status = if look.keys.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         if question.json {
-            return Answer::json(status, &json::list(&self.site, question, &health, &look));
+            return Answer::json(look.status, &json::list(&self.site, question, &health, &look));
         }
         let list = List { question, health: &health, look: &look, site: &self.site };
-        Answer::page(status, &self.site.title("locks"), question.refresh, &list.body())
+        Answer::page(look.status, &self.site.title("locks"), question.refresh, &list.body())
     }
 }
 

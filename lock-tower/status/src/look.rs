@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use http::StatusCode;
 use lock_core::{Error, KeyInfo, LockManager};
 use tokio::{sync::Mutex, time::Instant};
 
@@ -35,6 +36,8 @@ pub(super) struct Look {
     pub(super) at: SystemTime,
     /// All keys of the manager in the order of their bytes, or what went wrong.
     pub(super) keys: Result<Vec<KeyInfo>, String>,
+    /// The status of an answer that shows the look.
+    pub(super) status: StatusCode,
     /// The processes that answered an earlier look, and not this one.
     pub(super) missed: Vec<Missed>,
     /// What this process did since a look of about a minute ago, if there was one.
@@ -105,7 +108,9 @@ impl Look {
     async fn take(manager: &LockManager, seen: &StdMutex<Seen>) -> Self {
         let began = Instant::now();
         // All keys, whatever the prefix of the page is, so that pages of different prefixes share the look.
-        let keys = manager.list("").await.map_err(|error| error.to_string());
+        let keys = manager.list("").await;
+        let status = keys.as_ref().map_or_else(status_of, |_| StatusCode::OK);
+        let keys = keys.map_err(|error| error.to_string());
         let now = Instant::now();
         // A look at very many keys takes long: the store has a rest before the next one.
         let until = now + FRESH.max((now - began) * 4);
@@ -113,7 +118,7 @@ impl Look {
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         let missed = seen.known.look(keys.as_deref().unwrap_or_default(), now);
         let rates = seen.samples.take(now, counters);
-        Self { at: SystemTime::now(), keys, missed, rates, began, until }
+        Self { at: SystemTime::now(), keys, status, missed, rates, began, until }
     }
 
     fn key(&self, key: &str) -> Option<&KeyInfo> {
@@ -124,8 +129,14 @@ impl Look {
     fn failed(error: String) -> Self {
         let now = Instant::now();
         let at = SystemTime::now();
-        Self { at, keys: Err(error), missed: Vec::new(), rates: None, began: now, until: now }
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self { at, keys: Err(error), status, missed: Vec::new(), rates: None, began: now, until: now }
     }
+}
+
+/// Returns the status of an answer that says only what went wrong.
+pub(super) fn status_of(error: &Error) -> StatusCode {
+    StatusCode::from_u16(error.case().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// For how long a look is shared, at least.

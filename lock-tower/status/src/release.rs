@@ -9,7 +9,7 @@ use tokio::task::JoinError;
 
 use super::{
     answer::Answer,
-    look::Looks,
+    look::{Looks, status_of},
     question::Question,
     selection::needs_release,
     sentences::{HolderOf, WaitersOf},
@@ -138,8 +138,7 @@ fn confirmation(site: &Site, question: &Question, info: &KeyInfo, notice: &str) 
 }
 
 fn failed(site: &Site, question: &Question, error: &Error) -> Answer {
-    let status = StatusCode::from_u16(error.case().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    message(site, question, status, &error.to_string())
+    message(site, question, status_of(error), &error.to_string())
 }
 
 /// Says why something was not done.

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use axum::Router;
-use lock_core::{LockManager, backend::MemoryBackend};
+use lock_core::{
+    LockManager,
+    backend::{Answer, Backend, BackendError, Batch, MemoryBackend, Reply},
+    key::LockKey,
+};
 use lock_status::Status;
 use serde_json::Value;
 
@@ -253,6 +257,36 @@ async fn a_store_that_does_not_answer_is_shown_as_such() {
     assert!(get(address, "/locks").await.body.contains("Backend: <b class=bad>down</b>"));
     assert_eq!(get(address, "/locks?format=json").await.json()["manager"]["up"], false);
     assert_eq!(post(address, "?release=k").await.status, 503);
+}
+
+/// A store that answers each request with one error.
+#[derive(Debug)]
+struct Refusing(fn() -> BackendError);
+
+impl Backend for Refusing {
+    fn call(&self, _batch: Batch) -> Reply<Answer> {
+        Reply::ready(Err(self.0()))
+    }
+
+    fn list(&self, _prefix: String) -> Reply<Vec<LockKey>> {
+        Reply::ready(Err(self.0()))
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_the_user_is_a_mistake_of_the_service_and_not_an_outage() {
+    let refusals: [(fn() -> BackendError, u16); 3] = [
+        (|| BackendError::unavailable("it is down"), 503),
+        (|| BackendError::denied("no permissions to run the 'scan' command"), 500),
+        (|| BackendError::unsupported("it has no such command"), 500),
+    ];
+    for (refusal, status) in refusals {
+        let manager = LockManager::builder().backend(Refusing(refusal)).build().unwrap();
+        let address = releasing(&manager).await;
+        for target in ["/locks", "/locks?format=json", "/locks?release=k", "/locks?release=k&format=json"] {
+            assert_eq!(get(address, target).await.status, status, "{target}: {}", refusal());
+        }
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{Extension, Router, body::Body, extract::Request, response::Response, routing::post};
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::{Request, State},
+    response::Response,
+    routing::post,
+};
 use bytes::Bytes;
 use http_body::Frame;
 use lock_core::{ErrorKind, Lease, LeaseOptions, LockManager};
@@ -233,6 +239,39 @@ async fn refusals_of_a_lock_inside_are_not_kept() {
     let service = busy.route_layer(layer(&manager, &answers));
     assert_eq!(ask(&service, request("a", "2", "42")).await.status, 409);
     assert_eq!(answers.get("payments:a:2").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_handler_that_charges_before_a_lock_that_is_busy_charges_again_and_one_that_locks_first_does_not() {
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let ledger = manager.clone();
+    let charge = async move |State(bank): State<Bank>, headers: http::HeaderMap| {
+        let lock = || ledger.lock("ledger").wait(Duration::ZERO).acquire();
+        let (number, _guard) = if headers.contains_key("x-lock-first") {
+            let guard = lock().await?;
+            (bank.charge().await, guard)
+        } else {
+            (bank.charge().await, lock().await?)
+        };
+        Ok::<_, lock_core::Error>(format!("charge {number}"))
+    };
+    let routes = Router::new().route("/pay", post(charge)).with_state(bank.clone());
+    let service = routes.route_layer(layer(&manager, &MemoryAnswers::new()));
+    let locks_first = || {
+        let mut request = request("a", "2", "42");
+        request.headers_mut().insert("x-lock-first", "yes".parse().unwrap());
+        request
+    };
+    let guard = manager.lock("ledger").await.unwrap();
+    ask(&service, request("a", "1", "42")).await.is_refused(409, "lock_busy");
+    ask(&service, locks_first()).await.is_refused(409, "lock_busy");
+    assert_eq!(bank.charges(), 1);
+    guard.release().await.unwrap();
+    ask(&service, request("a", "1", "42")).await.is(200, "charge 2");
+    assert_eq!(bank.charges(), 2, "the refusal was not kept, so the same request charged twice");
+    for _ in 0..2 {
+        ask(&service, locks_first()).await.is(200, "charge 3");
+    }
 }
 
 #[tokio::test]

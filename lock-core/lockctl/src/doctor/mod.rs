@@ -29,7 +29,7 @@ use self::{
 };
 use crate::{
     args::{self, Doctor},
-    exit::{CONFIG, Failure},
+    exit::{CONFIG, Failure, written},
     json,
     terminal::{self, Paint},
 };
@@ -96,11 +96,11 @@ pub(crate) async fn doctor(server: &args::Server, args: Doctor) -> Result<i32, F
         rows.insert(0, Row::of_all("connection", Verdict::green(found)));
     }
     let output = BufWriter::new(io::stdout().lock());
-    if args.json {
-        json::write(output, &report::json(&rows))?;
+    written(if args.json {
+        json::write(output, &report::json(&rows))
     } else {
-        report::write(output, &rows, terminal::width(), Paint::of_stdout())?;
-    }
+        report::write(output, &rows, terminal::width(), Paint::of_stdout())
+    })?;
     let code = if report::worst(&rows) == Level::Red { CONFIG } else { 0 };
     Ok(refused.map_or(code, |failure| failure.code()))
 }
