@@ -34,7 +34,7 @@ impl Shown {
         self.debug.push_str(&format!("{value:?}\n{value:#?}\n"));
     }
 
-    /// Takes note of the tokens that a server has at its keys, and in its queues.
+    /// Records the tokens that a server has at its keys, and in its queues.
     async fn note_tokens(&mut self, server: &RedisServer) {
         let mut texts = Vec::new();
         for key in server.keys("*").await {

@@ -10,7 +10,7 @@
 //! | a renewal or an acquire of the own token never shortens | `RenewalShortens`, `OwnAcquireShortens` |
 //! | an answer never lowers a deadline | `AnswerLowersDeadline` |
 //! | a deadline counts from the sending of an own request, not from a grant | `DeadlineFromReply`, `GrantHolds`, `GrantFromHearing`, `GrantForTheTtl` |
-//! | a reservation lasts T, and T is short | `GrantWithoutEnd`, `GrantTooLong` |
+//! | a grant lasts T, and T is short | `GrantWithoutEnd`, `GrantTooLong` |
 //! | a release removes its own place before it looks for the next | `ReleaseGrantsToItself` |
 //! | a lease that is told of twice is held once | `TwiceToldTwiceHeld` |
 //! | an answer that leaves no validity is no acquire | `LateAnswerHolds` |

@@ -352,7 +352,7 @@ impl Answer {
         self.outcomes.extend(rest.outcomes);
     }
 
-    /// Takes note of how a part of the batch was executed.
+    /// Records how a part of the batch was executed.
     pub(crate) fn note(&mut self, part: &Self) {
         self.repeated |= part.repeated;
         self.out_of_order |= part.out_of_order;

@@ -193,7 +193,7 @@ impl CleanUp {
         due
     }
 
-    /// Takes note that no request that was sent before the connection of an epoch was up will be executed. Tokens that are only in
+    /// Records that no request that was sent before the connection of an epoch was up will be executed. Tokens that are only in
     /// doubt because of such a request are released at once, for the last time.
     pub(crate) fn settle(&mut self, epoch: u64, now: Moment) {
         self.settled = Some((epoch, now));

@@ -1,4 +1,8 @@
-//! The core, shared by the engine's task and its handles: the state behind one lock, and the flags around it.
+//! The state behind one lock, shared by the engine's task and its handles, and the flags around it.
+//!
+//! Every change goes through [`Core::with`]. If it leaves something to send, its thread becomes the sender: it takes a batch under the lock
+//! and calls the backend without it. Other threads only register their requests meanwhile, and the sender takes them along, so requests
+//! leave in one order, and no task stands between a caller and the socket.
 
 use std::{
     fmt,
@@ -335,7 +339,7 @@ impl Core {
         replies.append(&mut self.state().replies);
     }
 
-    /// Takes note that the replies which the task has taken were polled, so that all calls have left.
+    /// Records that the replies which the task has taken were polled, so that all calls have left.
     pub(super) fn note_sent(&self) {
         self.state().unsent = false;
     }
@@ -386,7 +390,7 @@ impl Core {
         self.kept_alive.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes note that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the
+    /// Records that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the
     /// builder's runtime drops a task before its first poll, that runtime has ended, and no waiter tries it again.
     pub(super) fn stopped(&self, begun: bool) {
         // The engine may end because the clock has panicked. What it last showed will do: the next task looks again.

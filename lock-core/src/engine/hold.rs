@@ -126,7 +126,7 @@ impl Hold {
         Loss { reason, stood_still: is_late.then(|| self.pulse.stood_still(deadline, self.ttl, now)).flatten() }
     }
 
-    /// Takes note of whether its last renewal failed.
+    /// Records whether its last renewal failed.
     pub(crate) fn note_renewal(&self, failed: bool) {
         self.state().renewal_failed = failed;
     }
@@ -206,7 +206,7 @@ impl Hold {
         Some(Box::new((observer, LostLease { key, fence: self.fence, label: self.label, held, loss })))
     }
 
-    /// Takes note of the trace context of its request.
+    /// Records the trace context of its request.
     pub(crate) fn note_trace(&self, trace: Box<TraceContext>) {
         self.state().trace = Some(trace);
     }

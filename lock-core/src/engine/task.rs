@@ -263,7 +263,7 @@ async fn in_time(turn: &Turn, timer: impl Future<Output = ()>) {
     poll_fn(|cx| turn.poll_driven(true, cx, |cx| timer.as_mut().poll(cx))).await;
 }
 
-/// Lets other tasks have their turn, and takes note of it: whatever happens next, requests are sent then.
+/// Lets other tasks have their turn, and records it: whatever happens next, requests are sent then.
 async fn pass(turn: &Turn, passed: &mut bool) {
     *passed = true;
     turn.pass().await;

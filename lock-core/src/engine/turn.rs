@@ -17,9 +17,9 @@ use tokio::{
 
 /// Polls `work` again at once if it was woken while it was polled.
 ///
-/// The engine's task sends a request through a channel to the connection, which it polls itself: it wakes itself with
-/// each. A runtime puts such a task at the end of a queue and wakes another thread that may take it from there, which
-/// costs more than the request.
+/// The engine's task polls the connection itself: a command of the upkeep, or a notice that it passes on, wakes the task that is running.
+/// A runtime puts such a task at the end of a queue and wakes another thread that may take it from there, which costs more than the
+/// request.
 ///
 /// `runtime` is the one that runs the task, and `turn` is what the work passes.
 async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {

@@ -56,7 +56,7 @@ impl<K, P, U> LockLayer<K, P, U> {
         }
     }
 
-    /// Takes note of whether some requests share their keys.
+    /// Records whether some requests share their keys.
     #[cfg(any(feature = "http", feature = "grpc"))]
     fn sharing(mut self, some: bool) -> Self {
         self.options.shares = some;

@@ -69,7 +69,7 @@ impl Delays {
     }
 }
 
-/// Takes note that the test of this thread has started a server: what holds that up holds up everything that the test waits for. A server
+/// Records that the test of this thread has started a server: what holds that up holds up everything that the test waits for. A server
 /// that has ended is held up by nothing.
 pub(crate) fn serves(pid: u32) {
     let thread = PathBuf::from(format!("/proc/{pid}/task/{pid}"));

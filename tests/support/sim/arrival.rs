@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// Takes note of keys that are taken by requests which come after the releases of their tokens. If their client is dead,
+    /// Records keys that are taken by requests which come after the releases of their tokens. If their client is dead,
     /// nobody releases them once more, so they are busy until they expire.
     fn note_late(&mut self, client: usize, batch: &[Operation], outcomes: &[Result<Outcome, BackendError>]) {
         for (operation, outcome) in batch.iter().zip(outcomes) {

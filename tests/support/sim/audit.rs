@@ -229,7 +229,7 @@ impl Audit {
         }
     }
 
-    /// Takes note of how long a place and a grant to it may last, whether it was made or not.
+    /// Records how long a place and a grant to it may last, whether it was made or not.
     pub(super) fn may_last(&mut self, place: &Place) {
         self.longest_place = self.longest_place.max(millis(place.life) + millis(place.lasts));
     }
@@ -309,7 +309,7 @@ impl Audit {
     }
 
     /// A place asks for no more time than it may cost the others if its owner is silent: what its round trips are worth,
-    /// and no more than its ttl, or the 100 ms of every reservation.
+    /// and no more than its ttl, or the 100 ms of every grant.
     fn judge_terms(&mut self, acquire: &Acquire) {
         let Some(place) = &acquire.place else { return };
         self.may_last(place);

@@ -267,7 +267,7 @@ impl SimBackend {
         !self.world.plan.has_slots() || state.links[self.client].ways.iter().all(|way| way.up.is_some())
     }
 
-    /// Takes note of where a slot is now, or waits for the end of its move.
+    /// Records where a slot is now, or waits for the end of its move.
     async fn follow(&self, redirect: Redirect, slot: Option<usize>) {
         match (redirect, slot) {
             (Redirect::Moved(to), Some(slot)) => self.world.state().learn(self.client, slot, to),

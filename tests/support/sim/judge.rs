@@ -32,7 +32,7 @@ fn check_ghosts_of(world: &World, server: usize, of: Option<usize>) {
         .leftovers(wall)
         .filter(|(key, _, _)| !state.handed_over.iter().any(|given| given == key.as_str()))
         .filter(|(_, entry, _)| !entry.note.kept)
-        // Nobody waits any more, so that nobody comes for a reservation.
+        // Nobody waits any more, so that nobody comes for a grant.
         .filter(|(_, entry, _)| {
             entry.note.setter.map_or(entry.note.reserved && !entry.note.renewed, |client| !state.links[client].dead)
         })

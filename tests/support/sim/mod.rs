@@ -12,7 +12,7 @@
 //! | `revived` | a lease that had lapsed is valid again |
 //! | `share-cut`, `share-kept` | a share ends before or after the end that its requests gave it |
 //! | `left-out` | a place at the front of a queue is left though it fits |
-//! | `ghost`, `ghost-place` | all guards and futures are gone, and a key, a reservation or a place is left before its time |
+//! | `ghost`, `ghost-place` | all guards and futures are gone, and a key, a grant or a place is left before its time |
 //! | `cut-early`, `late-end` | a shutdown ends a lease before its grace is over, or takes longer than it may |
 //! | `outlived`, `miscounted` | a lease or the manager outlives its shutdown; one is cut short and not counted |
 //! | `barging`, `nobody-first` | the node gives a key past a live place, or has somebody wait for nobody |

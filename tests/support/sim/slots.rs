@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Takes note of the node that has a slot, as a client knows it.
+    /// Records the node that has a slot, as a client knows it.
     pub(super) fn learn(&mut self, client: usize, slot: usize, server: usize) {
         let link = &mut self.links[client];
         if link.map[slot] != server {

@@ -46,7 +46,7 @@ impl Aim {
         }
     }
 
-    /// Takes note of what a node's clock showed, in µs, while it executed a request that was sent at `sent` and answered
+    /// Records what a node's clock showed, in µs, while it executed a request that was sent at `sent` and answered
     /// `now`.
     pub(super) fn showed(&mut self, time: u64, sent: Moment, now: Moment) {
         // The next request may take as long on its way. But one slow answer must not have the tokens lead the clocks far.

@@ -144,7 +144,7 @@ impl Ballot {
         turns
     }
 
-    /// Takes note of whether the request to a node has left, or waits for a connection.
+    /// Records whether the request to a node has left, or waits for a connection.
     pub(super) fn has_left(&mut self, node: usize, left: bool) {
         for row in self.seats.chunks_mut(self.nodes) {
             match &mut row[node].vote {

@@ -82,14 +82,14 @@ impl Ledger {
         &mut self.nodes[node]
     }
 
-    /// Takes note that votes are counted for these tokens.
+    /// Records that votes are counted for these tokens.
     pub(super) fn begin(&mut self, tokens: &[Token]) {
         for token in tokens {
             *self.asking.entry(*token).or_default() += 1;
         }
     }
 
-    /// Takes note that votes have been counted for these tokens.
+    /// Records that votes have been counted for these tokens.
     pub(super) fn end(&mut self, tokens: &[Token]) {
         for token in tokens {
             if let Some(counts) = self.asking.get_mut(token) {
@@ -294,7 +294,7 @@ impl Ledger {
         self.confirm(&renew.key, renew.token, now);
     }
 
-    /// Takes note of whether a node has answered a release.
+    /// Records whether a node has answered a release.
     fn release_answered(&mut self, asked: &Asked, release: &Release, is_answer: bool, now: Moment, epoch: u64) {
         let state = &mut self.nodes[asked.node];
         let doubt = state.released(release.token, is_answer, asked, epoch);
@@ -336,7 +336,7 @@ impl Ledger {
         }
     }
 
-    /// Takes note that no request waits for a node's answer, in an epoch of the node. Returns whether a release to the node is pending.
+    /// Records that no request waits for a node's answer, in an epoch of the node. Returns whether a release to the node is pending.
     pub(super) fn unheard(&mut self, asked: &Asked, now: Moment, epoch: u64) -> bool {
         let left = asked.has_left(epoch);
         let longest = self.longest;
@@ -380,12 +380,12 @@ impl Ledger {
         !state.pending.is_empty() || state.probe.is_some() || !state.looks.is_empty()
     }
 
-    /// Takes note that a request is left to the upkeep.
+    /// Records that a request is left to the upkeep.
     pub(super) fn leave(&mut self) {
         self.left += 1;
     }
 
-    /// Takes note that a request which was left to the upkeep has ended.
+    /// Records that a request which was left to the upkeep has ended.
     pub(super) fn left_ended(&mut self) {
         self.left -= 1;
     }
@@ -416,7 +416,7 @@ impl Ledger {
         self.nodes.iter().flat_map(next).flatten().min()
     }
 
-    /// Takes note of whether a node can notify this process. If that changes something for waiters, returns whether any node can.
+    /// Records whether a node can notify this process. If that changes something for waiters, returns whether any node can.
     pub(super) fn listens(&mut self, node: usize, listening: bool) -> Option<bool> {
         let before = (self.any_listens(), self.places().queue_node);
         self.nodes[node].listening = listening;

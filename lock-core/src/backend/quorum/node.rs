@@ -120,12 +120,12 @@ impl Node {
         self.probe.is_some()
     }
 
-    /// Takes note that an answer did not come in time.
+    /// Records that an answer did not come in time.
     pub(super) fn was_late(&mut self, now: Moment) {
         self.probe.get_or_insert(now);
     }
 
-    /// Takes note of how long an answer took. The time of a request that waited for a connection does not count. Returns whether its
+    /// Records how long an answer took. The time of a request that waited for a connection does not count. Returns whether its
     /// shortest round trip has changed.
     pub(super) fn took(&mut self, round_trip: Duration, open: bool, now: Moment) -> bool {
         let average = |usual: Duration| (usual * 7 + round_trip) / 8;
@@ -135,7 +135,7 @@ impl Node {
         open && self.shortest.took(round_trip, now)
     }
 
-    /// Takes note of an acquire that is sent.
+    /// Records an acquire that is sent.
     pub(super) fn asks(&mut self, acquire: &Acquire, sent: Moment, epoch: u64) {
         let until = acquire.blocks_until(sent);
         let entry = self.unanswered.entry(acquire.token).or_insert(Unanswered {
@@ -148,7 +148,7 @@ impl Node {
         entry.doubt.until = entry.doubt.until.max(until);
     }
 
-    /// Takes note that an acquire which had waited for a connection has left in this epoch.
+    /// Records that an acquire which had waited for a connection has left in this epoch.
     pub(super) fn left_in(&mut self, token: Token, epoch: u64) {
         if let Some(entry) = self.unanswered.get_mut(&token)
             && entry.under_way == 1
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    /// Takes note that an acquire is no longer in flight; `known` says that it was executed, or never will be. Returns
+    /// Records that an acquire is no longer in flight; `known` says that it was executed, or never will be. Returns
     /// whether the token was released meanwhile.
     pub(super) fn settle(&mut self, token: Token, known: bool) -> bool {
         let Some(entry) = self.unanswered.get_mut(&token) else { return false };
@@ -171,7 +171,7 @@ impl Node {
         over
     }
 
-    /// Takes note of a release, and whether it was answered in this epoch. Returns what is in doubt still.
+    /// Records a release, and whether it was answered in this epoch. Returns what is in doubt still.
     pub(super) fn released(&mut self, token: Token, answered: bool, asked: &Asked, epoch: u64) -> Option<Doubt> {
         let entry = self.unanswered.get_mut(&token)?;
         let doubt = entry.doubt;
@@ -187,7 +187,7 @@ impl Node {
         None
     }
 
-    /// Takes note that it has a token, for at least `ttl` from `sent` on, and since when if that is news. Returns what was known
+    /// Records that it has a token, for at least `ttl` from `sent` on, and since when if that is news. Returns what was known
     /// before.
     pub(super) fn has(
         &mut self,
@@ -204,7 +204,7 @@ impl Node {
         before
     }
 
-    /// Takes note that a request which was sent at `sent` did not find a token.
+    /// Records that a request which was sent at `sent` did not find a token.
     pub(super) fn lacks(&mut self, token: Token, sent: Moment) {
         if self.surely.get(&token).is_some_and(|known| known.found <= sent) {
             self.surely.remove(&token);
@@ -296,7 +296,7 @@ impl Node {
         batch
     }
 
-    /// Takes note that it was looked at, and whether it answered; when it was asked and when that was over. Returns whether
+    /// Records that it was looked at, and whether it answered; when it was asked and when that was over. Returns whether
     /// it is heard again, and may have executed acquires late.
     pub(super) fn looked(&mut self, answered: bool, sent: Moment, now: Moment) -> bool {
         let is_back = answered && self.is_late();
@@ -335,7 +335,7 @@ impl Node {
         }
     }
 
-    /// Takes note that no request that was sent before the connection of an epoch was up will be executed.
+    /// Records that no request that was sent before the connection of an epoch was up will be executed.
     pub(super) fn settled(&mut self, epoch: u64, now: Moment) {
         self.pending.settle(epoch, now);
     }

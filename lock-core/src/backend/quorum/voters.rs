@@ -24,7 +24,7 @@ impl Voters {
         Self { nodes: vec![Voter::default(); nodes], news: Vec::new() }
     }
 
-    /// Takes note of the server that answers as a node, if it is known. Returns the other node that votes for this server:
+    /// Records the server that answers as a node, if it is known. Returns the other node that votes for this server:
     /// the first to answer votes until its name leads to another server.
     pub(super) fn sees(&mut self, node: usize, server: Option<&str>) -> Option<usize> {
         let Some(server) = server else { return self.twin(node) };

@@ -108,7 +108,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Takes note that an attempt has begun, and plans the next.
+    /// Records that an attempt has begun, and plans the next.
     fn note_attempt(&mut self) {
         let since = Instant::now();
         self.latest = since;
@@ -117,7 +117,7 @@ impl<'a> Attempts<'a> {
         self.connector.link.note_attempt(since);
     }
 
-    /// Takes note that the server is down, unless it is slow but has answered an attempt.
+    /// Records that the server is down, unless it is slow but has answered an attempt.
     fn note_silence(&mut self) {
         let limit = self.connector.limit();
         if let Some(heard) = self.connector.last_heard()
@@ -130,7 +130,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Takes note that an attempt has failed, and plans the next; `is_last` says that no other is in flight.
+    /// Records that an attempt has failed, and plans the next; `is_last` says that no other is in flight.
     fn note_failure(&mut self, failure: Failure, is_last: bool, random: &mut StdRng) {
         let connector = self.connector;
         connector.forget_heard();

@@ -88,14 +88,14 @@ impl Connection {
         self.wire.flush()
     }
 
-    /// Takes note that the server has run the script.
+    /// Records that the server has run the script.
     pub(super) fn note_script_run(&self) {
         if !self.about.scripts.load(Ordering::Relaxed) {
             self.about.scripts.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Takes note that acquires have to go by the script: transactions are refused, or the script is, now or for some keys.
+    /// Records that acquires have to go by the script: transactions are refused, or the script is, now or for some keys.
     pub(super) fn note_no_transactions(&self) {
         self.about.transactions.store(false, Ordering::Relaxed);
     }
@@ -121,19 +121,19 @@ impl Connection {
         self.about.listens.is_some() && !self.about.deaf.load(Ordering::Relaxed)
     }
 
-    /// Takes note that the connection listens to the channel of a slot, and returns whether it did not yet.
+    /// Records that the connection listens to the channel of a slot, and returns whether it did not yet.
     pub(super) fn note_listening(&self, channel: &Arc<str>) -> bool {
         self.listens().is_some_and(|mut channels| !channels.contains(channel) && channels.insert(Arc::clone(channel)))
     }
 
-    /// Takes note that it may not listen to the channel of a slot.
+    /// Records that it may not listen to the channel of a slot.
     pub(super) fn forget_channel(&self, channel: &str) {
         if let Some(mut channels) = self.listens() {
             channels.remove(channel);
         }
     }
 
-    /// Takes note that the server has refused a subscription: permanently, if it is forbidden.
+    /// Records that the server has refused a subscription: permanently, if it is forbidden.
     pub(super) fn note_refused_channels(&self, is_forbidden: bool) {
         if let Some(mut channels) = self.listens() {
             channels.clear();
@@ -152,7 +152,7 @@ impl Connection {
         self.about.tracks
     }
 
-    /// Takes note of the time that an answer took.
+    /// Records the time that an answer took.
     pub(super) fn answered_within(&self, round_trip: Duration) {
         self.about.answered_within(round_trip);
     }
@@ -167,7 +167,7 @@ impl Connection {
         LEAST_SILENCE.max(self.round_trip().saturating_mul(2))
     }
 
-    /// Takes note that the server has refused to write.
+    /// Records that the server has refused to write.
     pub(super) fn mark_demoted(&self) {
         self.about.demoted.store(true, Ordering::Relaxed);
     }

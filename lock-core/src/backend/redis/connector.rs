@@ -172,7 +172,7 @@ impl Connector {
         sentinels.until_not(is_aim).await;
     }
 
-    /// Takes note that no attempt to connect goes anywhere yet.
+    /// Records that no attempt to connect goes anywhere yet.
     pub(super) fn forget_aim(&self) {
         *self.aim.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -369,7 +369,7 @@ impl Connector {
         }
     }
 
-    /// Takes note that the server has answered an attempt to connect.
+    /// Records that the server has answered an attempt to connect.
     pub(super) fn heard(&self) {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -379,7 +379,7 @@ impl Connector {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note that the attempt which the server answered has failed.
+    /// Records that the attempt which the server answered has failed.
     pub(super) fn forget_heard(&self) {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -28,7 +28,7 @@ impl Former {
         self.open.iter().copied().filter(|open| Some(*open) != id).collect()
     }
 
-    /// Takes note of a connection that is up; `is_alone` says that requests went over none that is not known here. Returns whether
+    /// Records a connection that is up; `is_alone` says that requests went over none that is not known here. Returns whether
     /// it leads to another run of the server than the last one did, or may do so.
     pub(super) fn follow(&mut self, run: Option<Arc<String>>, id: Option<i64>, epoch: u64, is_alone: bool) -> bool {
         let is_known = run.is_some() && (self.run.is_some() || self.epoch == 0);
@@ -48,7 +48,7 @@ impl Former {
         is_other
     }
 
-    /// Takes note that the present connection has ended.
+    /// Records that the present connection has ended.
     pub(super) fn ended(&mut self) {
         match self.id.take() {
             Some(id) if self.open.len() < MOST => self.open.push(id),
@@ -56,7 +56,7 @@ impl Former {
         }
     }
 
-    /// Takes note that the server has closed those that were [to be killed](Self::to_kill).
+    /// Records that the server has closed those that were [to be killed](Self::to_kill).
     pub(super) fn killed(&mut self) {
         self.open.clear();
     }

@@ -242,7 +242,7 @@ impl Link {
         ended.map(|ended| matches!(ended, State::Up(_)))
     }
 
-    /// Takes note that an attempt to connect has begun. Requests that look next see that; those that wait already are not
+    /// Records that an attempt to connect has begun. Requests that look next see that; those that wait already are not
     /// woken for it.
     pub(super) fn note_attempt(&self, since: Instant) {
         self.state.send_if_modified(|state| {
@@ -253,7 +253,7 @@ impl Link {
         });
     }
 
-    /// Takes note that the server is known to be down.
+    /// Records that the server is known to be down.
     pub(super) fn note_known_down(&self) {
         self.state.send_modify(|state| {
             if let State::Down(down) = state {
@@ -262,7 +262,7 @@ impl Link {
         });
     }
 
-    /// Takes note that an attempt to connect has failed, unless another upkeep has put a connection up.
+    /// Records that an attempt to connect has failed, unless another upkeep has put a connection up.
     pub(super) fn note_failure(&self, down: Down) {
         self.state.send_if_modified(|state| {
             let is_down = matches!(state, State::Down(_));

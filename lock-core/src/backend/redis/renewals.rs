@@ -48,7 +48,7 @@ pub(super) fn watch(commands: &mut Commands, batch: &[Operation], connection: &C
     is_watched
 }
 
-/// Takes note of what stood at the keys when the server began to watch them: a lease whose token was no longer there had
+/// Records what stood at the keys when the server began to watch them: a lease whose token was no longer there had
 /// been taken away since its renewal.
 pub(super) fn see(batch: &[Operation], seen: &Value, answer: &mut Answer) {
     let Value::Array(values) = seen else { return };

@@ -20,7 +20,7 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Takes note of what went wrong with a batch or an item of it.
+    /// Records what went wrong with a batch or an item of it.
     pub(super) fn note_all(&self, answer: &Result<Answer, BackendError>) {
         match answer {
             Ok(answer) => {
@@ -30,7 +30,7 @@ impl Status {
         }
     }
 
-    /// Takes note of an error, unless it is about one key only.
+    /// Records an error, unless it is about one key only.
     pub(super) fn note(&self, error: &BackendError) {
         if error.kind() == ErrorKind::WrongType {
             return;

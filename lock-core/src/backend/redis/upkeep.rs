@@ -135,7 +135,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
     }
 }
 
-/// Takes note that the connection of an epoch, or the upkeep that kept it, has ended. A connection that another upkeep of this
+/// Records that the connection of an epoch, or the upkeep that kept it, has ended. A connection that another upkeep of this
 /// backend has made stays.
 fn take_down(connector: &Connector, epoch: u64) {
     if let Some(was_up) = connector.link.take_down(epoch) {

@@ -79,7 +79,7 @@ impl Way {
         }
     }
 
-    /// Takes note that a connection has broken, so that the next one is newer.
+    /// Records that a connection has broken, so that the next one is newer.
     pub(super) fn lost(&mut self, connection: &Connection) {
         self.after = connection.epoch;
     }
@@ -104,7 +104,7 @@ impl Way {
         before
     }
 
-    /// Takes note that a batch has failed. The commands before it may have failed too, so the channel is subscribed to again.
+    /// Records that a batch has failed. The commands before it may have failed too, so the channel is subscribed to again.
     pub(super) fn not_executed(&self, connection: &Connection) {
         if let To::Slot(slot) = &self.to {
             slot.not_executed(connection);
@@ -119,7 +119,7 @@ impl Way {
         }
     }
 
-    /// Takes note of the answer to a batch. If its slot has moved meanwhile, the node that has it now has answered.
+    /// Records of the answer to a batch. If its slot has moved meanwhile, the node that has it now has answered.
     pub(super) fn note(&self, answer: &Result<Answer, BackendError>) {
         match &self.to {
             To::Server(connector) => connector.status.note_all(answer),

@@ -92,7 +92,7 @@ impl Candidate {
         self.sent == 0
     }
 
-    /// Takes note of whether the key may hold its token, though it was not said to: an earlier sending of its request may have
+    /// Records whether the key may hold its token, though it was not said to: an earlier sending of its request may have
     /// taken it.
     pub(crate) fn may_hold(&mut self, may_hold: bool) {
         self.may_hold = may_hold;
@@ -103,7 +103,7 @@ impl Candidate {
         self.heard
     }
 
-    /// Takes note of a request that is sent in an epoch of the backend, and can block others `until` a moment.
+    /// Records a request that is sent in an epoch of the backend, and can block others `until` a moment.
     pub(crate) fn sending(&mut self, until: Moment, epoch: u64) {
         (self.queued, self.confirms) = (false, false);
         self.sent += 1;
@@ -156,7 +156,7 @@ impl Candidate {
         pause.mul_f64(0.5 + jitter / 2.0)
     }
 
-    /// Takes note that the engine's task has ended, and that its requests will get no answer.
+    /// Records that the engine's task has ended, and that its requests will get no answer.
     pub(crate) fn abandon_requests(&mut self) {
         self.in_flight = 0;
     }

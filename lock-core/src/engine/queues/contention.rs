@@ -1,4 +1,8 @@
-//! The requests of a key's candidate, their answers, and grants.
+//! Contention: what answers and grants mean for the candidates.
+//!
+//! A candidate keeps one token from its first request to the end of its place, so a repeated request (a check) changes nothing. `HELD`
+//! begins a tenure, `BUSY` sets the timer of the next check, an error leaves the token in doubt. After a grant the waiter holds at once if
+//! `trust.rs` allows it, or asks again before all others. A grant for whose token there is no candidate is released.
 
 use std::{sync::Arc, time::Duration};
 
@@ -231,7 +235,7 @@ impl Queues {
         }
     }
 
-    /// Takes note of whether messages can reach this process.
+    /// Records whether messages can reach this process.
     ///
     /// While the connection was away, messages were lost, and places with it if the server was replaced. So every candidate asks again,
     /// which makes its place once more and finds a grant that was missed. Otherwise each would wait for its next check.
@@ -363,7 +367,7 @@ impl Queues {
         (round_trip * 4).clamp(LEAST_RESERVED, LONGEST_RESERVED).max(least).min(ttl.max(LEAST_RESERVED))
     }
 
-    /// Takes note of how long a call to the backend took. (Smoothed like the round trips of TCP, RFC 6298.)
+    /// Records how long a call to the backend took. (Smoothed like the round trips of TCP, RFC 6298.)
     pub(super) fn record_round_trip(&mut self, round_trip: Duration) {
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_ROUND_TRIP);
         self.round_trip = match self.round_trip {

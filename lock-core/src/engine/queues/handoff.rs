@@ -1,4 +1,8 @@
 //! Succession: how a hold, a turn or a place goes from one waiter to the next.
+//!
+//! A hold that ends passes to the first waiter under the same token while the tenure allows it; otherwise the key is released and the waiters
+//! at the front contend. A waiter takes its hold when its future is polled. A candidate that gives up leaves its place to the next waiter
+//! with the same terms.
 
 use super::{
     LONGEST_MORE, Queues, TURN,

@@ -97,7 +97,7 @@ impl Queues {
         !is_held && self.lines.of(key).is_none() && !self.recently_busy.was_busy(key, now)
     }
 
-    /// Takes note that another holder has a key.
+    /// Records that another holder has a key.
     pub(crate) fn found_busy(&mut self, key: &LockKey, now: Moment) {
         self.recently_busy.found_busy(key, now);
     }

@@ -7,8 +7,10 @@
 //! backend. When it gets the key, its turn has come. When it is done, the hold of the next waiter follows inside the process
 //! ([`tenure`] says for how long), and then the release and the next candidate's request travel in one call.
 //!
-//! The task comes in by `handle_timeout`, `poll_timeout` and `handle_notice` here, and by `poll_transmit`, `poll_renewals` and
-//! `handle_response` in `requests.rs`.
+//! There are four kinds of methods, as in quinn-proto: *getters* (`is_done`, `is_released`, `can_send`, `is_quiet`); *handlers* of what the
+//! task brings (`handle_timeout`, `handle_notice`, `handle_response`); *commands* of futures and guards (`arrive`, `give_up`, `leave`,
+//! `release`, `abandon`, `hand_over`, `request`); and *polls* for what is to be done next (`poll`, `poll_transmit`, `poll_renewals`,
+//! `poll_messages`, `poll_timeout`, `take_deferred`).
 //!
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
@@ -218,7 +220,7 @@ impl Queues {
         self.in_flight.iter().all(|(_, call)| call.is_abandoned())
     }
 
-    /// Takes note that replicas have the key of a tenure; see [`Tenures::replicated`].
+    /// Records that replicas have the key of a tenure; see [`Tenures::replicated`].
     pub(crate) fn replicated(&mut self, confirmation: &Renewing, sent: Moment) {
         self.tenures.replicated(confirmation, sent, &mut self.deferred);
     }

@@ -19,7 +19,7 @@ impl RecentlyBusy {
         Self { until: vec![Moment::from_origin(Duration::ZERO); SLOTS].into() }
     }
 
-    /// Takes note that another holder has the key.
+    /// Records that another holder has the key.
     pub(super) fn found_busy(&mut self, key: &LockKey, now: Moment) {
         self.until[slot(key)] = now + RECENTLY;
     }

@@ -77,7 +77,7 @@ impl Tenures {
         Some(Renewing { tenure: hold.tenure, version: tenure.hold.version(), request })
     }
 
-    /// Takes note that replicas have the key, as the answer to a request says that was sent at `sent`.
+    /// Records that replicas have the key, as the answer to a request says that was sent at `sent`.
     pub(crate) fn replicated(&mut self, confirmation: &Renewing, sent: Moment, deferred: &mut Deferred) {
         let Some(tenure) = self.get_mut(confirmation.tenure) else { return };
         let min = confirmation.request.replicas.map_or(0, Replicas::min);
@@ -213,7 +213,7 @@ impl Tenures {
         Some(self.of_hold(hold)?.renew(ttl))
     }
 
-    /// Takes note that the user's own request moved the deadline.
+    /// Records that the user's own request moved the deadline.
     pub(crate) fn extended(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
         if let Some(tenure) = self.present(hold) {
             tenure.proved(sent);
@@ -235,7 +235,7 @@ impl Tenures {
         self.wheel.set(index, timer);
     }
 
-    /// Takes note that another request with a tenure's token, sent at `sent`, was granted, with the fencing token `fence`.
+    /// Records that another request with a tenure's token, sent at `sent`, was granted, with the fencing token `fence`.
     ///
     /// A request that was executed before the tenure began changes nothing. A request that found the key free afterwards ends the
     /// tenure: the key was lost in between, and another holder may have had it. Any other one raises the deadline, unless the user
@@ -286,12 +286,12 @@ impl Tenure {
         }
     }
 
-    /// Takes note of a request that is sent at `sent` and may have the key hold the token for `ttl`.
+    /// Records a request that is sent at `sent` and may have the key hold the token for `ttl`.
     pub(super) fn asks_for(&mut self, ttl: Ttl, sent: Moment) {
         self.doubt.until = self.doubt.until.max(ttl.end(sent));
     }
 
-    /// Takes note that a request that was sent at `sent`, when the deadline had this version, has found the key its own,
+    /// Records that a request that was sent at `sent`, when the deadline had this version, has found the key its own,
     /// and given it the ttl. Returns what the deadline had left, unless that was of a grant: it is less than the ttl, and
     /// says nothing of how late renewals are.
     pub(super) fn confirmed(&mut self, sent: Moment, version: u32, now: Moment) -> Option<Duration> {
@@ -305,7 +305,7 @@ impl Tenure {
         slack.filter(|_| !was_granted)
     }
 
-    /// Takes note that a request that was sent at `sent` has found the key its own, and given it the ttl.
+    /// Records that a request that was sent at `sent` has found the key its own, and given it the ttl.
     fn proved(&mut self, sent: Moment) {
         self.proven = self.proven.max(sent);
         self.granted = false;

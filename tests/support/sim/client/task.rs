@@ -177,7 +177,7 @@ impl Task {
         Under::new(&self.client, event)
     }
 
-    /// Takes note of a lease, of a future that may have been kept `aside`.
+    /// Records a lease, of a future that may have been kept `aside`.
     fn got(&self, mut under: Under, lease: &Lease, extras: Extras, aside: bool) -> Part {
         let key = lease.key().to_owned();
         let (_, deadline) = self.client.deadline(lease);

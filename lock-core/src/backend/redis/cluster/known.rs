@@ -113,7 +113,7 @@ impl Cluster {
         BackendError::new(ErrorKind::Backend, message)
     }
 
-    /// Takes note that a slot is at another address.
+    /// Records that a slot is at another address.
     pub(super) fn note_moved(&self, slot: u16, address: &Address) {
         self.map.send_if_modified(|map| {
             let is_known = map.owner(slot).is_some_and(|node| node.settings.address == *address);

@@ -47,7 +47,7 @@ impl Nodes {
         Arc::new(node)
     }
 
-    /// Takes note that requests may be executed in another order than they were sent in.
+    /// Records that requests may be executed in another order than they were sent in.
     pub(super) fn reorder(&self) {
         self.shared.epoch.fetch_add(1, Ordering::AcqRel);
     }

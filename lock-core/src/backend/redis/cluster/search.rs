@@ -43,12 +43,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes note that an attempt has begun.
+    /// Records that an attempt has begun.
     pub(super) fn note_attempt(&self) {
         self.cluster.search.note_attempt(Instant::now());
     }
 
-    /// Takes note that the cluster is down, unless one of its nodes is slow but has answered an attempt.
+    /// Records that the cluster is down, unless one of its nodes is slow but has answered an attempt.
     pub(super) fn note_silence(&mut self) {
         let limit = self.cluster.limit();
         let heard = self.cluster.seeds.iter().filter_map(|seed| seed.last_heard()).max();
@@ -61,7 +61,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes note of what came of an attempt. The next one may begin at `soonest`.
+    /// Records what came of an attempt. The next one may begin at `soonest`.
     pub(super) fn note(&mut self, learned: Result<(), BackendError>, soonest: Instant) {
         if self.is_over {
             return;

@@ -106,7 +106,7 @@ impl Pace {
         self.next = self.next.min(self.soonest);
     }
 
-    /// Takes note of what came of an attempt, and plans the next.
+    /// Records what came of an attempt, and plans the next.
     fn note(&mut self, learned: &Result<(), BackendError>, cluster: &Cluster) {
         self.failures = if learned.is_ok() { 0 } else { self.failures + 1 };
         let now = Instant::now();
@@ -190,7 +190,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Takes note that a node can no longer notify us of grants.
+    /// Records that a node can no longer notify us of grants.
     fn note_deaf(&mut self, node: &str) {
         if self.listening.remove(node) && self.listening.is_empty() {
             self.calls.listening(false);

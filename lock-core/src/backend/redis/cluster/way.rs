@@ -146,7 +146,7 @@ impl SlotWay {
         }
     }
 
-    /// Takes note that a batch has failed. The commands before it may have failed too, so the channel is subscribed to again.
+    /// Records that a batch has failed. The commands before it may have failed too, so the channel is subscribed to again.
     pub(in super::super) fn not_executed(&self, connection: &Connection) {
         if let Some(channel) = &self.channel {
             connection.forget_channel(&names::channel(self.tag(), channel));
