@@ -118,7 +118,7 @@ impl BackendError {
         Self::unavailable("the engine's runtime ended before the answer arrived; inspect the key before you try again")
     }
 
-    /// Adds the cause.
+    /// Adds the cause. It may be dropped while the state of a manager is locked, so its `Drop` must not use one.
     #[must_use]
     pub fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
