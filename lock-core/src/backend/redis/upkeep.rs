@@ -30,7 +30,7 @@ use super::{
     wire::Reader,
 };
 use crate::{
-    backend::{Calls, Grant},
+    backend::{Calls, Grant, Notice},
     clock::Moment,
     engine::metrics,
     key::LockKey,
@@ -92,7 +92,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         // Requests of this engine may have gone over connections of another upkeep, and to other nodes of a cluster.
         let is_alone = connector.role == Role::Primary && !was_up;
         if former.follow(run, id, epoch, is_alone) {
-            calls.moved();
+            calls.pass_on(Notice::Moved);
         }
         if former.are_gone() {
             calls.settled(epoch);
