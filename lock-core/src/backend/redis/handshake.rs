@@ -15,10 +15,10 @@ use super::{
     connector::{Connector, Role},
     failure::{self, is_broken},
     former::Former,
-    info::{self, field},
+    info::field,
     names,
     provider::{Login, Logins},
-    script,
+    reply, script,
     slot::Tag,
     stream::{self, Address, Stream},
     tls,
@@ -313,7 +313,7 @@ impl Connector {
             connected.id = Some(*id);
         }
         let [server, replication, memory] =
-            [2, 3, 4].map(|at| replies.get(at).and_then(info::text).unwrap_or_default().to_owned());
+            [2, 3, 4].map(|at| replies.get(at).and_then(reply::text).unwrap_or_default().to_owned());
         let (server, replication) = (&*server, &*replication);
         self.refuse(server, replication)?;
         let mut replies = replies.into_iter().map(Value::extract_error);

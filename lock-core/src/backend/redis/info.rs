@@ -1,16 +1,5 @@
 //! The reply to `INFO`.
 
-use redis::Value;
-
-/// Returns the text in the reply, if the user may ask for it.
-pub(super) fn text(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::VerbatimString { text, .. } => Some(text),
-        _ => None,
-    }
-}
-
 /// Returns how many replicas are connected, by what `INFO` says of replication.
 pub(super) fn replicas(replication: &str) -> Option<u32> {
     field(replication, "connected_slaves")?.parse().ok()

@@ -11,10 +11,7 @@ use super::{
     slot::Tag,
     source::SOURCE,
 };
-use crate::{
-    backend::{Answer, BackendError, BusyReason, Operation, Outcome, Outcomes, Place},
-    clock::Moment,
-};
+use crate::backend::{Answer, BackendError, BusyReason, Operation, Outcome, Outcomes, Place, store::micros};
 
 /// The mark of an item of the reply that failed.
 const ERROR: i64 = 0;
@@ -87,7 +84,9 @@ pub(super) fn add_call(call: &mut Commands, by: By, tag: Tag, batch: &[Operation
             _ => {}
         }
     }
-    let place = place.map(|Place { channel, life, sent, .. }| format!("{} {} {channel}", millis(*life), micros(*sent)));
+    let place = place.map(|Place { channel, life, sent, .. }| {
+        format!("{} {} {channel}", millis(*life), micros(sent.since_origin()))
+    });
     let mark = if batch.iter().any(Operation::is_all_or_none) { "*" } else { "" };
     call.text(&format!("{}{mark}", batch.len()));
     if floor == 0 && aim == 0 {
@@ -145,11 +144,6 @@ fn add_tokens(call: &mut Commands, batch: &[Operation]) {
             call.text(&release.token.reveal());
         }
     }
-}
-
-/// Whole microseconds of the lease clock, rounded down.
-fn micros(moment: Moment) -> u64 {
-    u64::try_from(moment.since_origin().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Reads the reply to a batch.

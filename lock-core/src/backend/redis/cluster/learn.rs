@@ -21,7 +21,7 @@ use super::{
         handshake::{Connected, Failure},
         info,
         pauses::PATIENCE,
-        slot,
+        reply, slot,
         stream::Address,
     },
     Cluster,
@@ -167,7 +167,7 @@ async fn asked_once(seed: &Connector) -> Result<View, BackendError> {
 fn view(slots: Value, about: Option<Value>, asked: &Address) -> Option<View> {
     let ranges = ranges(slots, asked)?;
     // A user who may not ask gets along without.
-    let about = about.as_ref().and_then(info::text).unwrap_or_default();
+    let about = about.as_ref().and_then(reply::text).unwrap_or_default();
     let is_ok = info::field(about, "cluster_state").map(|state| state == "ok");
     let epoch = info::field(about, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     Some(View { ranges, is_ok, epoch })

@@ -11,7 +11,7 @@ use super::super::{
     failure,
     handshake::{Connected, Failure},
     info,
-    reply::misread,
+    reply::{misread, text},
     script::{self, By},
     slot::Tag,
 };
@@ -93,7 +93,7 @@ impl Open {
     /// Returns how many replicas are connected, if the user may ask for it.
     pub(super) async fn replicas(&mut self, connector: &Connector) -> Result<Option<u32>, BackendError> {
         match self.send(connector, &Commands::one(["INFO", "replication"]), connector.limit()).await {
-            Ok(reply) => Ok(info::text(&reply).and_then(info::replicas)),
+            Ok(reply) => Ok(text(&reply).and_then(info::replicas)),
             Err(Unanswered::Refused(_)) => Ok(None),
             Err(unanswered) => Err(connector.failed(unanswered)),
         }
