@@ -1,10 +1,6 @@
 //! How the map is learned: from the nodes that are connected, or else from those that the URL names.
 
-use std::{
-    mem,
-    pin::pin,
-    sync::{Arc, PoisonError},
-};
+use std::pin::pin;
 
 use futures_util::{
     future::{Fuse, FusedFuture, FutureExt},
@@ -49,25 +45,14 @@ pub(super) async fn learn(cluster: &Cluster) -> Result<(), BackendError> {
         return Err(without_slots(cluster));
     }
     let known = cluster.map();
-    let new = Map::of(&view.ranges, &known, &cluster.nodes).into();
+    let new = Map::of(&view.ranges, &known, &cluster.nodes);
     // Before the map, as both are looked at when that comes.
     cluster.is_ok.send_replace(view.is_ok);
-    note_replaced(cluster, &view.ranges, &new);
     if !new.is_as(&known) {
         cluster.nodes.reorder();
-        cluster.map.send_replace(new);
+        cluster.map.send_replace(new.into());
     }
     Ok(())
-}
-
-/// Says which nodes have taken the place of others. It compares what was learned, as redirections move slots one by one.
-fn note_replaced(cluster: &Cluster, ranges: &[Range], new: &Arc<Map>) {
-    let mut learned = cluster.learned.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = mem::replace(&mut *learned, Arc::clone(new));
-    drop(learned);
-    if let Some(slots) = before.replaced_by(ranges) {
-        log!(info, cluster = cluster.addresses(), "{slots}");
-    }
 }
 
 /// Asks the connected nodes for their views, and leaves out the slow ones.
