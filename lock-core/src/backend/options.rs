@@ -14,9 +14,9 @@ pub(crate) struct ConnectOptions {
     pub(crate) username: Option<String>,
     /// The password, instead of the URL's.
     pub(crate) password: Option<String>,
-    /// The user of the sentinels, if the URL names none.
+    /// The user of the sentinels, instead of the URL's.
     pub(crate) sentinel_username: Option<String>,
-    /// The password of the sentinels, if the URL has none.
+    /// The password of the sentinels, instead of the URL's.
     pub(crate) sentinel_password: Option<String>,
     /// The database, if the URL names none.
     pub(crate) database: Option<u32>,
