@@ -20,8 +20,6 @@ pub(crate) struct ConnectOptions {
     pub(crate) sentinel_password: Option<String>,
     /// The database, if the URL names none.
     pub(crate) database: Option<u32>,
-    /// How many replicas most requests ask for, if they ask for any.
-    pub(crate) replicas: u32,
     /// How connections are encrypted, instead of with the platform's certificates.
     #[cfg(feature = "tls-no-provider")]
     pub(crate) tls: Option<std::sync::Arc<rustls::ClientConfig>>,
@@ -41,7 +39,6 @@ impl ConnectOptions {
             sentinel_username: None,
             sentinel_password: None,
             database: None,
-            replicas: 0,
             #[cfg(feature = "tls-no-provider")]
             tls: None,
             #[cfg(feature = "redis")]
@@ -104,7 +101,6 @@ impl fmt::Debug for ConnectOptions {
             .field("username", &self.username)
             .field("sentinel_username", &self.sentinel_username)
             .field("database", &self.database)
-            .field("replicas", &self.replicas)
             .finish_non_exhaustive()
     }
 }

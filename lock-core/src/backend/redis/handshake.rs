@@ -326,10 +326,6 @@ impl Connector {
         connected.tracks = tracks && !resp2;
         let subscribed: Vec<_> = replies.collect();
         self.advice.memory(&self.address(), &memory);
-        // A seed of a cluster may be a replica, which has none of its own.
-        if field(replication, "role") == Some("master") {
-            self.advice.replicas(&self.address(), self.settings.access.replicas, replication);
-        }
         connected.run = field(server, "run_id").map(|run| Arc::new(run.to_owned()));
         // Grants come over channels of slots in a cluster, and over those of the database elsewhere.
         let (messages, shards) = subscribed.split_at(subscribed.len().min(2));
