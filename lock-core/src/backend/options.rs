@@ -92,15 +92,9 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Without password, key and credentials.
+/// Says nothing, since it has passwords, a key and credentials.
 impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectOptions")
-            .field("client_name", &self.client_name)
-            .field("timeouts", &self.timeouts)
-            .field("username", &self.username)
-            .field("sentinel_username", &self.sentinel_username)
-            .field("database", &self.database)
-            .finish_non_exhaustive()
+        f.write_str("ConnectOptions { .. }")
     }
 }
