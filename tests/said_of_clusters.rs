@@ -146,31 +146,3 @@ async fn a_manager_that_connects_to_a_part_of_a_cluster_says_which_part_is_missi
     // And the node itself, as of one server.
     assert_eq!((log.count("could not connect; retrying"), log.count("WARN")), (1, 2), "{log:?}");
 }
-
-#[tokio::test]
-async fn the_node_that_takes_the_place_of_another_is_named_once_and_slots_that_move_are_not() {
-    let (log, _default) = Log::begin();
-    let mut cluster = Cluster::start().await;
-    let manager = patient::connect(cluster.url()).await.unwrap();
-    // Each is found by a redirection, and the map is learned after it.
-    let keys: Vec<_> = (0..).map(|number| format!("k{number}")).filter(|key| slot_of(key) > 10_921).take(3).collect();
-    for key in &keys {
-        cluster.migrate(slot_of(key), 1).await;
-        manager.lock(key).await.unwrap().release().await.unwrap();
-        sleep(ms(200)).await;
-    }
-    assert_eq!(log.count("served by"), 0, "{log:?}");
-
-    let killed = tokio::time::Instant::now();
-    cluster.node_mut(0).stop();
-    cluster.await_failover(0, 0, killed).await;
-    let next = cluster.addresses()[cluster.primary_of(0).await].clone();
-    let words = format!("slots 0-5460 are served by {next} now");
-    eventually(SOON, "the next node is named", async || log.count(&words) > 0).await;
-    let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) < 5_461).unwrap();
-    eventually(SOON, "a key of it is locked", async || manager.lock(&key).await.is_ok()).await;
-    // Longer than any node may take to hear of it.
-    cluster.await_failover(5_460, 0, killed).await;
-    sleep(ms(1_000)).await;
-    assert_eq!((log.count(&words), log.count("served by")), (1, 1), "{log:?}");
-}

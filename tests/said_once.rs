@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use futures_util::stream::{self, Stream, StreamExt};
 use lock_core::{
-    LeaseOptions, LockManager, Replicas,
+    LockManager,
     redis::{BasicAuth, RedisResult, StreamingCredentialsProvider},
 };
 use lock_tests::{RedisServer, SOON, eventually, free_port, is_redis_7, ms};
@@ -56,15 +56,6 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
     connects_often(&server, &log, "all").await;
     assert_eq!(log.count("evicts keys"), 2, "once by each of the two managers");
     assert!(log.count("policy=\"volatile-lru\"") == 2 && log.count("noeviction") == 2);
-    log.clear();
-
-    // Replicas that most leases are to be on.
-    let wants =
-        patient::builder().url(server.url()).defaults(LeaseOptions::new().durability(Replicas::new(1, ms(100))));
-    let manager = wants.connect().await.unwrap();
-    assert_eq!(log.count("fewer replicas than the default durability"), 1);
-    assert_eq!(log.count("connected=0 wanted=1"), 1);
-    drop(manager);
     log.clear();
 
     // Where it may not be asked, nothing is said; and it cannot be told from others at a reconnect either.

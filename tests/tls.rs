@@ -134,15 +134,16 @@ async fn bad_input_85_a_certificate_of_another_authority_or_name_or_time_is_told
     }
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     for (own, authority, words) in [
-        (theirs.issue("127.0.0.1", VALID), &theirs, "of an issuer that is not trusted; add the issuer to the roots"),
-        (ours.issue("redis.example", VALID), &ours, "not for the name 127.0.0.1; write a name of the certificate"),
-        (ours.issue("127.0.0.1", (2020, 2021)), &ours, "has expired; renew the certificate"),
-        (ours.issue("127.0.0.1", (2089, 2090)), &ours, "not valid yet; check this machine's clock"),
+        (theirs.issue("127.0.0.1", VALID), &theirs, "UnknownIssuer"),
+        (ours.issue("redis.example", VALID), &ours, "not valid for name \"127.0.0.1\""),
+        (ours.issue("127.0.0.1", (2020, 2021)), &ours, "certificate expired"),
+        (ours.issue("127.0.0.1", (2089, 2090)), &ours, "certificate not valid yet"),
     ] {
         let server = TlsServer::with(&own, &authority.0.pem(), "no").await;
         let error = cause(LockManager::builder().url(server.url()).tls(ours.trusted_by(None))).await;
-        assert!(error.to_string().contains(words), "{words}: {error}");
-        assert!(error.to_string().contains(&server.address()), "{error}");
+        for said in [words, "check its issuer", "that it names 127.0.0.1", "this machine's clock", &server.address()] {
+            assert!(error.to_string().contains(said), "{said}: {error}");
+        }
     }
 }
 
@@ -186,7 +187,7 @@ async fn bad_input_30_a_certificate_that_is_not_trusted_and_plain_to_a_tls_port_
     }
     let server = TlsServer::start().await;
     let error = cause(LockManager::builder().url(server.url())).await;
-    assert!(error.to_string().contains("of an issuer that is not trusted"), "{error}");
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     let error = cause(LockManager::builder().url(server.url().replace("rediss", "redis"))).await;
     assert!(error.to_string().contains(&server.address()), "{error}");
     let error = cause(LockManager::builder().url(format!("rediss://{}", server.server.address()))).await;

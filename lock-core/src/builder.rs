@@ -18,7 +18,6 @@ use crate::{
     lost::{LostLease, Observer},
     manager::{LockManager, Settings},
     options::LeaseOptions,
-    replicas::Replicas,
 };
 
 /// The configuration of a [`LockManager`]; everything is checked in [`build`](Self::build).
@@ -472,8 +471,7 @@ impl LockManagerBuilder {
         }
         let service = client_name.clone();
         let looks = Looks { service: service.clone(), explain_after: self.explain_after };
-        let replicas = self.defaults.replicas().map_or(0, Replicas::min);
-        let backend = url::backend(&self.sources, &ConnectOptions { replicas, ..self.connect })?;
+        let backend = url::backend(&self.sources, &self.connect)?;
         if self.defaults.replicas().is_some() {
             backend.waits_for_replicas().map_err(|error| BuildError::new(error.to_string()))?;
         }

@@ -44,8 +44,8 @@ struct Inner {
     kind: ErrorKind,
     /// The verb of the request, as in "could not acquire".
     attempt: &'static str,
-    /// The key as the user gave it, or `None` if the request had none.
-    key: Option<Name>,
+    /// The text of the key, of which so many first bytes are the manager's prefix, or `None` if the request had none.
+    key: Option<(Arc<str>, usize)>,
     /// The details of this occurrence; replaces the general sentence of the kind.
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
@@ -57,13 +57,6 @@ struct Inner {
     /// Where this process acquired the busy key, if it did: the task may be waiting for itself.
     here: Option<&'static Location<'static>>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
-}
-
-/// The text of a key, of which the first `prefix` bytes are the manager's.
-#[derive(Clone)]
-struct Name {
-    wire: Arc<str>,
-    prefix: usize,
 }
 
 impl Error {
@@ -85,7 +78,7 @@ impl Error {
 
     /// Says which key the request was about: its text, and how many bytes of that are the manager's prefix.
     fn naming(mut self, wire: Arc<str>, prefix: usize) -> Self {
-        self.inner.key = Some(Name { wire, prefix });
+        self.inner.key = Some((wire, prefix));
         self
     }
 
@@ -197,7 +190,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn key(&self) -> Option<&str> {
-        self.inner.key.as_ref().map(Name::as_str)
+        self.inner.key.as_ref().map(|(wire, prefix)| &wire[*prefix..])
     }
 
     /// Returns the holder of a busy key, if the request waited long enough for the manager to
@@ -344,18 +337,11 @@ impl Error {
     }
 }
 
-impl Name {
-    /// Returns the key as the user gave it.
-    fn as_str(&self) -> &str {
-        &self.wire[self.prefix..]
-    }
-}
-
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "could not {}", self.inner.attempt)?;
-        if let Some(key) = &self.inner.key {
-            write!(f, " \"{}\"", key.as_str().escape_debug())?;
+        if let Some(key) = self.key() {
+            write!(f, " \"{}\"", key.escape_debug())?;
         }
         f.write_str(": ")?;
         match &self.inner.detail {

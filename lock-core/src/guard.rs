@@ -26,7 +26,7 @@ use crate::{
     fencing::FencingToken,
     future::release::Release,
     handover::Handover,
-    lease::{Ended, Lease},
+    lease::Lease,
     mode::Mode,
     replicas::Replicas,
 };
@@ -271,7 +271,7 @@ impl LockGuard {
     /// guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub fn ended(&self) -> Ended {
+    pub fn ended(&self) -> impl Future<Output = End> + use<> {
         self.lease.ended()
     }
 

@@ -31,7 +31,7 @@ pub struct Health {
     pub(crate) nodes: Vec<NodeHealth>,
     pub(crate) held: usize,
     pub(crate) slack: Option<Duration>,
-    pub(crate) losses: LossCounts,
+    pub(crate) losses: [(LossReason, u64); 5],
     pub(crate) acquired: u64,
     pub(crate) busy: u64,
 }
@@ -104,7 +104,7 @@ impl Health {
     /// ```
     #[must_use]
     pub fn losses(&self) -> &[(LossReason, u64)] {
-        self.losses.as_slice()
+        &self.losses
     }
 
     /// Returns how many leases this manager has acquired since it was made.
@@ -219,32 +219,6 @@ impl Fault {
     }
 }
 
-/// How many leases were lost, by reason; pure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LossCounts([(LossReason, u64); 5]);
-
-impl LossCounts {
-    pub(crate) const fn new() -> Self {
-        Self([
-            (LossReason::Expired, 0),
-            (LossReason::Taken, 0),
-            (LossReason::MaxHold, 0),
-            (LossReason::Forced, 0),
-            (LossReason::ShutDown, 0),
-        ])
-    }
-
-    pub(crate) fn count(&mut self, lost: LossReason) {
-        for (reason, number) in &mut self.0 {
-            *number += u64::from(*reason == lost);
-        }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[(LossReason, u64)] {
-        &self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,7 +229,15 @@ mod tests {
     }
 
     fn of(nodes: Vec<NodeHealth>) -> Health {
-        Health { admits: true, nodes, held: 0, slack: None, losses: LossCounts::new(), acquired: 0, busy: 0 }
+        Health {
+            admits: true,
+            nodes,
+            held: 0,
+            slack: None,
+            losses: LossReason::ALL.map(|reason| (reason, 0)),
+            acquired: 0,
+            busy: 0,
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 use std::{
     fmt,
-    future::Future,
-    pin::Pin,
+    future::poll_fn,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -175,8 +174,9 @@ impl Lease {
     /// guard.release().await?;
     /// # watch.await.expect("no panic"); Ok(()) }
     /// ```
-    pub fn ended(&self) -> Ended {
-        Ended { lease: self.clone() }
+    pub fn ended(&self) -> impl Future<Output = End> + use<> {
+        let mut lease = self.clone();
+        poll_fn(move |cx| lease.poll_ended(cx))
     }
 
     /// Polls for the end of the lease, and registers the task to be woken when it ends.
@@ -209,24 +209,6 @@ impl fmt::Debug for Lease {
             .field("fencing_token", &self.hold.fence.get())
             .field("remaining", &self.remaining())
             .finish()
-    }
-}
-
-/// The future of [`Lease::ended`].
-///
-/// # Cancel safety
-/// Cancel safe: a later future completes at once if the lease has ended meanwhile.
-#[derive(Debug)]
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct Ended {
-    lease: Lease,
-}
-
-impl Future for Ended {
-    type Output = End;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.lease.poll_ended(cx)
     }
 }
 

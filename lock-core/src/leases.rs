@@ -1,6 +1,5 @@
 use std::{
-    future::Future,
-    pin::Pin,
+    future::poll_fn,
     slice,
     task::{Context, Poll},
     time::Duration,
@@ -116,8 +115,9 @@ impl Leases {
     /// assert_eq!((lease.key(), end), ("goods:3", End::Lost(LossReason::Forced)));
     /// # Ok(()) }
     /// ```
-    pub fn ended(&self) -> EndedAll {
-        EndedAll { leases: self.clone() }
+    pub fn ended(&self) -> impl Future<Output = (Lease, End)> + use<> {
+        let mut leases = self.clone();
+        poll_fn(move |cx| leases.poll_ended(cx))
     }
 
     /// Polls for the end of one lease, and registers the task to be woken when one ends.
@@ -154,23 +154,5 @@ impl<'a> IntoIterator for &'a Leases {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
-    }
-}
-
-/// The future of [`Leases::ended`].
-///
-/// # Cancel safety
-/// Cancel safe: a later future completes at once if the lease has ended meanwhile.
-#[derive(Debug)]
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct EndedAll {
-    leases: Leases,
-}
-
-impl Future for EndedAll {
-    type Output = (Lease, End);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.leases.poll_ended(cx)
     }
 }

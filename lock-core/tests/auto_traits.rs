@@ -6,7 +6,7 @@ use lock_core::{
     AlreadyInstalled, Argument, BuildError, End, Error, ErrorKind, FencingToken, Handover, KeyInfo, Lease, Leases,
     LockAllGuard, LockAllRequest, LockGuard, LockManager, LockManagerBuilder, LockRequest, LossReason, OnLost, Silent,
     backend::{Answer, BackendError, Batch, Calls, MemoryBackend, Operation, Outcomes, QuorumBackend, Reply, Token},
-    future::{Acquire, AcquireAll, Ended, EndedAll, Protected, Release, ReleaseAll},
+    future::{Acquire, AcquireAll, Protected, Release, ReleaseAll},
     key::LockKey,
 };
 
@@ -36,23 +36,25 @@ fn everything_can_be_sent_and_what_is_shared_is_sync() {
     send::<AcquireAll>();
     send::<Release>();
     send::<ReleaseAll>();
-    send::<Ended>();
-    send::<EndedAll>();
     send::<Protected<Ready<()>>>();
 }
 
 #[test]
 fn futures_can_be_named_stored_and_polled_in_place() {
-    is_static::<(Acquire, AcquireAll, Ended, EndedAll, Release, ReleaseAll)>();
+    is_static::<(Acquire, AcquireAll, Release, ReleaseAll)>();
     unpin::<Acquire>();
     unpin::<AcquireAll>();
     unpin::<Release>();
     unpin::<ReleaseAll>();
-    unpin::<Ended>();
-    unpin::<EndedAll>();
     unpin::<Reply<Answer>>();
     unpin::<(LockRequest, LockAllRequest, LockGuard, LockAllGuard, Lease, Leases)>();
     unpin::<Protected<Ready<()>>>();
+}
+
+#[test]
+fn end_of_a_lease_can_be_awaited_anywhere_and_outlives_the_guard() {
+    fn is_free<T: Send + Sync + Unpin + 'static>(_: fn(&Lease, &Leases, &LockGuard, &LockAllGuard) -> T) {}
+    is_free(|lease, leases, guard, all| (lease.ended(), leases.ended(), guard.ended(), all.ended()));
 }
 
 #[tokio::test]

@@ -19,12 +19,15 @@ async fn a_default_ttl_below_the_command_timeout_is_warned_of() {
     assert_eq!(log.count("command_timeout"), 0);
     builder().defaults(LeaseOptions::new().ttl(ms(500))).build().unwrap();
     assert!(log.count("ttl=500ms command_timeout=5s") == 1 && log.count("raise the ttl") == 1, "{}", log.text());
+    assert_eq!(log.count("key="), 0, "it is the default of all keys: {}", log.text());
 }
 
 #[tokio::test]
 async fn a_ttl_of_a_request_below_the_command_timeout_is_warned_of_once() {
     let (log, _logging) = Log::begin();
-    let said = || log.count("the ttl of a request is below the command timeout");
+    let said = || {
+        log.text().lines().filter(|line| line.contains("below the command timeout") && line.contains("key=")).count()
+    };
     // Nobody serves there, and nobody waits for it: the warning comes before anything is sent.
     let builder = || LockManager::builder().url("redis://127.0.0.1:1").command_timeout(secs(5));
     let begin = |manager: &LockManager, key: &str, ttl| {

@@ -25,7 +25,8 @@ pub enum Notice {
     Listening(bool),
     Changed(Option<Vec<LockKey>>),
     Connected,
-    /// The server may lack the newest writes, because it is another one, or was started again.
+    /// The server may lack the newest writes, because it is another one, or was started again. The engine then releases once more what
+    /// it has released just before.
     Moved,
     /// No request that was sent before the connection of this epoch was up will be executed.
     Settled(u64),
@@ -71,13 +72,6 @@ impl Calls {
         let _ = self.sender.send(Notice::Connected);
     }
 
-    /// Reports that the server is another one than before, or was started again, and may lack the newest writes. The engine then
-    /// releases once more what it has released just before.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only servers are taken over from"))]
-    pub(crate) fn moved(&self) {
-        let _ = self.sender.send(Notice::Moved);
-    }
-
     /// Reports that no request that was sent before the connection of an epoch was up will be executed.
     #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only connections to servers are closed"))]
     pub(crate) fn settled(&self, epoch: u64) {
@@ -92,7 +86,7 @@ impl Calls {
         }
     }
 
-    /// Passes on the message of one of several nodes.
+    /// Passes on a message, as of one of several nodes.
     pub(crate) fn pass_on(&self, notice: Notice) {
         let _ = self.sender.send(notice);
     }

@@ -66,25 +66,6 @@ impl BackendError {
         )
     }
 
-    /// The error of a lease that was to be on more replicas than the server has.
-    #[cfg(feature = "redis")]
-    pub(crate) fn few_replicas(asked: Replicas, connected: u32) -> Self {
-        let has = match connected {
-            0 => "no replicas".to_owned(),
-            1 => "one replica".to_owned(),
-            more => format!("{more} replicas"),
-        };
-        Self::new(
-            ErrorKind::NotReplicated,
-            format!(
-                "the server has {has}; {} had to confirm the lease within {:?}, so it was released; connect more replicas, or \
-                 require fewer",
-                asked.min(),
-                asked.timeout()
-            ),
-        )
-    }
-
     /// The error of an operation that has no answer in the answer to its batch.
     pub(crate) fn missing() -> Self {
         Self::unavailable("the backend answered fewer operations than it received; report this as a bug of the backend")

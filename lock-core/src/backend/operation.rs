@@ -157,6 +157,16 @@ impl Operation {
         matches!(self, Self::Acquire(acquire) if acquire.all_or_none)
     }
 
+    /// Returns the least number that the fencing tokens of a batch may begin with, and the number to begin with if that is near; zero
+    /// for none.
+    pub(crate) fn numbers(batch: &[Self]) -> (u64, u64) {
+        batch.iter().fold((0, 0), |(floor, aim), operation| match operation {
+            Self::Acquire(acquire) => (acquire.floor.max(floor), acquire.aim.max(aim)),
+            Self::Renew(renew) => (renew.floor.max(floor), renew.aim.max(aim)),
+            _ => (floor, aim),
+        })
+    }
+
     /// Returns how many replicas it waits for, if it does.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         match self {

@@ -14,14 +14,12 @@ pub(crate) struct ConnectOptions {
     pub(crate) username: Option<String>,
     /// The password, instead of the URL's.
     pub(crate) password: Option<String>,
-    /// The user of the sentinels, if the URL names none.
+    /// The user of the sentinels, instead of the URL's.
     pub(crate) sentinel_username: Option<String>,
-    /// The password of the sentinels, if the URL has none.
+    /// The password of the sentinels, instead of the URL's.
     pub(crate) sentinel_password: Option<String>,
     /// The database, if the URL names none.
     pub(crate) database: Option<u32>,
-    /// How many replicas most requests ask for, if they ask for any.
-    pub(crate) replicas: u32,
     /// How connections are encrypted, instead of with the platform's certificates.
     #[cfg(feature = "tls-no-provider")]
     pub(crate) tls: Option<std::sync::Arc<rustls::ClientConfig>>,
@@ -41,7 +39,6 @@ impl ConnectOptions {
             sentinel_username: None,
             sentinel_password: None,
             database: None,
-            replicas: 0,
             #[cfg(feature = "tls-no-provider")]
             tls: None,
             #[cfg(feature = "redis")]
@@ -95,16 +92,9 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Without password, key and credentials.
+/// Says nothing, since it has passwords, a key and credentials.
 impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectOptions")
-            .field("client_name", &self.client_name)
-            .field("timeouts", &self.timeouts)
-            .field("username", &self.username)
-            .field("sentinel_username", &self.sentinel_username)
-            .field("database", &self.database)
-            .field("replicas", &self.replicas)
-            .finish_non_exhaustive()
+        f.write_str("ConnectOptions { .. }")
     }
 }

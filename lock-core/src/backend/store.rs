@@ -71,15 +71,7 @@ impl fmt::Debug for Call<'_> {
 impl<'a> Call<'a> {
     /// Begins a batch at `now`. `clock` is the wall clock of the store, from which fencing tokens are counted.
     pub fn new(batch: &[Operation], (now, clock): (u64, u64), hears: &'a dyn Fn(&Arc<str>) -> bool) -> Self {
-        let (mut floor, mut aim) = (0, 0);
-        for operation in batch {
-            let (least, near) = match operation {
-                Operation::Acquire(acquire) => (acquire.floor, acquire.aim),
-                Operation::Renew(renew) => (renew.floor, renew.aim),
-                _ => (0, 0),
-            };
-            (floor, aim) = (floor.max(least), aim.max(near));
-        }
+        let (floor, aim) = Operation::numbers(batch);
         let (is_single, have_drawn) = (batch.len() == 1, HashSet::default());
         Self { now, clock, floor, aim, drawn: None, have_drawn, is_single, hears, grants: Vec::new() }
     }

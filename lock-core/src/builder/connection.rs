@@ -96,8 +96,8 @@ impl LockManagerBuilder {
     /// Sets the user of the sentinels, which is not that of the servers. Default: the `sentinel_user` of the URL, and else
     /// their default user.
     ///
-    /// It needs a [`sentinel_password`](Self::sentinel_password). A URL with another `sentinel_user` is refused, and so are
-    /// servers without sentinels. `memory://` ignores it.
+    /// It needs a [`sentinel_password`](Self::sentinel_password), and replaces a `sentinel_user` of the URL. Servers without
+    /// sentinels are refused. `memory://` ignores it.
     pub fn sentinel_username(mut self, username: impl Into<String>) -> Self {
         self.connect.sentinel_username = Some(username.into());
         self
@@ -105,8 +105,8 @@ impl LockManagerBuilder {
 
     /// Sets the password of the sentinels, which is not that of the servers. Default: the `sentinel_pass` of the URL.
     ///
-    /// The password is written as it is, without percent-encoding. It is not shown in `Debug`, errors or logs. A URL with
-    /// another `sentinel_pass` is refused, and so are servers without sentinels. `memory://` ignores it.
+    /// The password is written as it is, without percent-encoding. It is not shown in `Debug`, errors or logs. It replaces a
+    /// `sentinel_pass` of the URL. Servers without sentinels are refused. `memory://` ignores it.
     ///
     /// # Examples
     ///

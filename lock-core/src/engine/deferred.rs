@@ -16,7 +16,6 @@ use crate::{
     info::Holder,
     key::LockKey,
     lost::Loss,
-    mode::Mode,
 };
 
 /// The work put off, done when this is dropped.
@@ -37,25 +36,11 @@ pub(crate) struct Deferred {
     pub(super) failed: Vec<(usize, BackendError, bool)>,
     /// The time that the deadlines of renewed leases had left, by label.
     slacks: Vec<(&'static str, Duration)>,
-    /// A request for permits that meets those of another total: its key, its mode, and the other total.
-    pub(super) other_total: Option<(LockKey, Mode, u32)>,
     /// Keys that requests have waited for, and who holds them if a process says so.
     pub(super) explained: Vec<(LockKey, Option<Box<Holder>>)>,
 }
 
 impl Deferred {
-    pub(super) fn is_any(&self) -> bool {
-        !self.woken.is_empty()
-            || !self.unused.is_empty()
-            || !self.endings.is_empty()
-            || !self.losses.is_empty()
-            || self.untold > 0
-            || !self.failed.is_empty()
-            || !self.slacks.is_empty()
-            || self.other_total.is_some()
-            || !self.explained.is_empty()
-    }
-
     /// Wakes a task.
     pub(super) fn wake(&mut self, waker: Option<Waker>) {
         self.woken.extend(waker);
@@ -101,9 +86,6 @@ impl Drop for Deferred {
             if logged {
                 log!(warn, renewals, %error, "renewals failed and will be retried");
             }
-        }
-        if let Some((key, mode, total)) = self.other_total.take() {
-            log!(warn, %key, wanted = %mode, held = total, "another limit is in use for a key; requests wait for each other");
         }
         for (key, holder) in self.explained.drain(..) {
             if let Some(holder) = holder {

@@ -109,23 +109,14 @@ impl Engine {
         {
             return;
         }
-        match key {
-            None => log!(
-                warn,
-                ?ttl,
-                command_timeout = ?limit,
-                "the default ttl is below the command timeout, so a slow answer to an acquire comes when its lease has expired, and \
-                 the acquire fails; raise the ttl, or lower `command_timeout`"
-            ),
-            Some(key) => log!(
-                warn,
-                %key,
-                ?ttl,
-                command_timeout = ?limit,
-                "the ttl of a request is below the command timeout, so a slow answer to an acquire comes when its lease has expired, \
-                 and the acquire fails; raise the ttl, or lower `command_timeout`"
-            ),
-        }
+        log!(
+            warn,
+            key = key.map(tracing::field::display),
+            ?ttl,
+            command_timeout = ?limit,
+            "the ttl is below the command timeout, so a slow answer to an acquire comes when its lease has expired, and the acquire \
+             fails; raise the ttl, or lower `command_timeout`"
+        );
     }
 
     /// Identifies the manager: the same key of another manager is another lock.

@@ -161,52 +161,34 @@ impl Work {
     }
 
     async fn go(&mut self) {
-        let Self {
-            core,
-            told,
-            notices,
-            upkeep,
-            is_driven,
-            calls,
-            lists,
-            replies,
-            answered,
-            notice,
-            gathers,
-            passed,
-            turn,
-            timer,
-            answers,
-            steps,
-        } = self;
         loop {
-            if notice.is_some() {
-                handle_notices(core, notice, notices);
+            if self.notice.is_some() {
+                handle_notices(&self.core, &mut self.notice, &mut self.notices);
             }
-            if !answered.is_empty() {
+            if !self.answered.is_empty() {
                 let count: usize =
-                    answered.iter().flat_map(|(_, result)| result).map(|answer| answer.outcomes.len()).sum();
-                *gathers |= count > 1;
-                *answers += answered.len();
-                core.handle_answers(answered, *gathers && !*passed);
+                    self.answered.iter().flat_map(|(_, result)| result).map(|answer| answer.outcomes.len()).sum();
+                self.gathers |= count > 1;
+                self.answers += self.answered.len();
+                self.core.handle_answers(&mut self.answered, self.gathers && !self.passed);
                 // Calls to a server that is known to be down are answered at once, and each answer may cause the next call. Without
                 // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
                 // have arrived would wait behind the answers until they are too old to be trusted.
-                if *answers >= ANSWERS {
-                    *answers = 0;
-                    handle_notices(core, notice, notices);
+                if self.answers >= ANSWERS {
+                    self.answers = 0;
+                    handle_notices(&self.core, &mut self.notice, &mut self.notices);
                     pause().await;
                 }
             }
             // The tasks that an answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
             // They have their turn first, once, since otherwise the first of them would have a call of its own and the others would
             // wait for room. Renewals leave at once, and answers that have come are handled before.
-            let gathering = std::mem::take(gathers) & !std::mem::take(passed);
-            let Step { now, lists: asked, messages, until, finished } = core.step(gathering);
-            *steps += 1;
-            lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
-            lists.extend(messages.into_iter().map(|message| publish(core, message)));
-            if finished && lists.is_empty() && core.state().queues.waits_for_nothing() {
+            let gathering = std::mem::take(&mut self.gathers) & !std::mem::take(&mut self.passed);
+            let Step { now, lists: asked, messages, until, finished } = self.core.step(gathering);
+            self.steps += 1;
+            self.lists.extend(asked.into_iter().map(|list| list_keys(&self.core, list)));
+            self.lists.extend(messages.into_iter().map(|message| publish(&self.core, message)));
+            if finished && self.lists.is_empty() && self.core.state().queues.waits_for_nothing() {
                 return;
             }
             // The upkeep drives the connection, so it is polled before the calls: it reads what has arrived, and then the calls compare
@@ -215,43 +197,43 @@ impl Work {
             // they would leave with the next wake-up.
             let exchange = poll_fn(|cx| {
                 // With other calls in flight there is work for another thread, too, which the task moves to; see `free_slot`.
-                let is_alone = *is_driven && calls.is_empty();
-                turn.poll_driven(is_alone, cx, |cx| poll_upkeep(core, upkeep, told, cx));
-                core.take_replies(replies);
-                let sends = replies.iter().any(|(_, reply)| reply.is_unsent());
-                for (call, reply) in replies.drain(..) {
+                let is_alone = self.is_driven && self.calls.is_empty();
+                self.turn.poll_driven(is_alone, cx, |cx| poll_upkeep(&self.core, &mut self.upkeep, &self.told, cx));
+                self.core.take_replies(&mut self.replies);
+                let sends = self.replies.iter().any(|(_, reply)| reply.is_unsent());
+                for (call, reply) in self.replies.drain(..) {
                     let is_unsent = reply.is_unsent();
                     let mut in_flight = InFlight { call, reply };
                     // It leaves now, before anything that other threads send, however many answers there are.
                     let polled = if is_unsent { Pin::new(&mut in_flight).poll(cx) } else { Poll::Pending };
                     match polled {
-                        Poll::Ready(answer) => answered.push(answer),
-                        Poll::Pending => calls.push(in_flight),
+                        Poll::Ready(answer) => self.answered.push(answer),
+                        Poll::Pending => self.calls.push(in_flight),
                     }
                 }
                 if sends {
-                    core.note_sent();
+                    self.core.note_sent();
                 }
-                while answered.len() < ANSWERS
-                    && let Poll::Ready(Some(answer)) = calls.poll_next_unpin(cx)
+                while self.answered.len() < ANSWERS
+                    && let Poll::Ready(Some(answer)) = self.calls.poll_next_unpin(cx)
                 {
-                    answered.push(answer);
+                    self.answered.push(answer);
                 }
                 if sends {
-                    turn.poll_driven(is_alone, cx, |cx| poll_upkeep(core, upkeep, told, cx));
+                    self.turn.poll_driven(is_alone, cx, |cx| poll_upkeep(&self.core, &mut self.upkeep, &self.told, cx));
                 }
-                if answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+                if self.answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
             tokio::select! {
                 biased;
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
-                Some(()) = lists.next() => {}
-                () = exchange => *gathers = gathering,
-                Some(arrived) = notices.recv() => *notice = Some(arrived),
+                Some(()) = self.lists.next() => {}
+                () = exchange => self.gathers = gathering,
+                Some(arrived) = self.notices.recv() => self.notice = Some(arrived),
                 // A request that comes alone leaves at once.
-                () = core.wake.notified() => *gathers = gathering || !calls.is_empty(),
-                () = in_time(turn, timer.until(core, until, now)), if !gathering => {}
-                () = pass(turn, passed), if gathering => {}
+                () = self.core.wake.notified() => self.gathers = gathering || !self.calls.is_empty(),
+                () = in_time(&self.turn, self.timer.until(&self.core, until, now)), if !gathering => {}
+                () = pass(&self.turn, &mut self.passed), if gathering => {}
             }
         }
     }

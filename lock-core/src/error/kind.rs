@@ -86,6 +86,8 @@ pub enum LossReason {
 }
 
 impl LossReason {
+    pub(crate) const ALL: [Self; 5] = [Self::Expired, Self::Taken, Self::MaxHold, Self::Forced, Self::ShutDown];
+
     /// Returns the word for metrics and programs.
     pub(crate) fn name(self) -> &'static str {
         match self {

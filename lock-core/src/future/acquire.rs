@@ -22,7 +22,6 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind},
     guard::LockGuard,
     key::LockKey,
-    replicas::Replicas,
     request::LockRequest,
     trace,
 };
@@ -44,15 +43,9 @@ pub struct Acquire {
     request: Option<LockRequest>,
     progress: Progress,
     /// Waits for the replicas of the key, once it is acquired.
-    confirming: Option<Box<Confirming>>,
+    confirming: Option<Box<(Confirm, Arc<Engine>)>>,
     /// Made with the first poll.
     watch: Option<Watch>,
-}
-
-/// An acquired key that waits for its replicas.
-struct Confirming {
-    confirm: Confirm,
-    engine: Arc<Engine>,
 }
 
 /// How far it has come.
@@ -79,19 +72,12 @@ enum Step {
     Begin,
     /// In line; the engine sends what is to be sent.
     Waiting {
-        waiter: Waiter,
+        id: WaiterId,
         timer: Option<Timer>,
     },
     /// Takes up a lease that was handed over: there is nothing to wait for.
     TakingUp(Box<TakeUp>),
     Finished,
-}
-
-/// The waiter that must be taken out of its line when the future is dropped.
-#[derive(Clone, Copy)]
-struct Waiter {
-    /// `None` once it is over.
-    id: Option<WaiterId>,
 }
 
 impl Drop for Acquire {
@@ -155,13 +141,6 @@ impl Acquire {
     }
 }
 
-impl Confirming {
-    fn begin(guard: LockGuard, replicas: Replicas) -> Option<Box<Self>> {
-        let engine = Arc::clone(guard.engine()?);
-        Some(Box::new(Self { confirm: Confirm::new(vec![guard], replicas), engine }))
-    }
-}
-
 impl Watch {
     pub(super) fn begin(request: &LockRequest, began: Moment) -> Self {
         let LockRequest { keys, label, .. } = request;
@@ -214,11 +193,11 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { request, progress, confirming, watch } = &mut *self;
-        let mut result = if let Some(confirming) = confirming {
+        let mut result = if let Some((confirm, engine)) = confirming.as_deref_mut() {
             let entered = watch.as_ref().map(|watch| watch.span.enter());
-            let guard = ready!(confirming.confirm.poll(cx));
+            let guard = ready!(confirm.poll(cx));
             drop(entered);
-            progress.now = confirming.engine.now();
+            progress.now = engine.now();
             guard.map(|mut guards| guards.pop().expect("as many as were given"))
         } else {
             let Some(asked) = request else { panic!("`Acquire` polled after completion") };
@@ -238,7 +217,8 @@ impl Future for Acquire {
             *request = None;
             match (result, durability) {
                 (Ok(guard), Some(replicas)) => {
-                    *confirming = Confirming::begin(guard, replicas);
+                    let engine = guard.engine().map(Arc::clone);
+                    *confirming = engine.map(|engine| Box::new((Confirm::new(vec![guard], replicas), engine)));
                     return self.poll(cx);
                 }
                 (result, _) => result,
@@ -258,10 +238,7 @@ impl Future for Acquire {
 impl Progress {
     /// Finishes, and takes the waiter out of its line if it is still there.
     fn leave(&mut self, engine: &Engine) {
-        let step = std::mem::replace(&mut self.step, Step::Finished);
-        if let Step::Waiting { waiter, .. } = &step
-            && let Some(id) = waiter.id
-        {
+        if let Step::Waiting { id, .. } = std::mem::replace(&mut self.step, Step::Finished) {
             let now = engine.now();
             engine.with(|state| state.queues.leave(id, now));
         }
@@ -283,13 +260,13 @@ impl Progress {
                         None => {
                             // The waker is left when the waiter is asked for: a store in the process has answered by then.
                             let newcomer = Newcomer { key, terms, tries: request.tries_once() };
-                            let id = Some(engine.arrive(newcomer, now)?);
-                            Step::Waiting { waiter: Waiter { id }, timer: None }
+                            Step::Waiting { id: engine.arrive(newcomer, now)?, timer: None }
                         }
                     };
                 }
-                Step::Waiting { waiter, timer } => {
-                    if let Poll::Ready(result) = waiter.poll(engine, cx, self.now) {
+                Step::Waiting { id, timer } => {
+                    if let Poll::Ready(result) = engine.with(|state| state.queues.poll(*id, cx.waker(), self.now)) {
+                        self.step = Step::Finished;
                         return Poll::Ready(result);
                     }
                     engine.admit(ACQUIRE).map_err(|error| request.on_key(error))?;
@@ -304,8 +281,11 @@ impl Progress {
                         *timer = None;
                         continue;
                     }
-                    match waiter.give_up(engine, self.now) {
-                        Poll::Ready(error) => return Poll::Ready(Err(error)),
+                    match engine.with(|state| state.queues.give_up(*id, self.now)) {
+                        Poll::Ready(error) => {
+                            self.step = Step::Finished;
+                            return Poll::Ready(Err(error));
+                        }
                         Poll::Pending if self.overdue => {
                             let limit = engine.patience().unwrap_or_default();
                             let error = Error::backend(ACQUIRE, None, BackendError::unattended(limit));
@@ -340,23 +320,6 @@ impl<K> LockRequest<K> {
 impl LockRequest {
     fn on_key(&self, error: Error) -> Error {
         self.keys.as_ref().map_or_else(Clone::clone, |key| error.on(key))
-    }
-}
-
-impl Waiter {
-    fn poll(&mut self, engine: &Engine, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
-        let Some(id) = self.id else { return Poll::Pending };
-        let result = ready!(engine.with(|state| state.queues.poll(id, cx.waker(), now)));
-        self.id = None;
-        Poll::Ready(result)
-    }
-
-    /// Ends its wait. Pending if the first answer is still to come.
-    fn give_up(&mut self, engine: &Engine, now: Moment) -> Poll<Error> {
-        let Some(id) = self.id else { unreachable!("its answer has ended the future") };
-        let error = ready!(engine.with(|state| state.queues.give_up(id, now)));
-        self.id = None;
-        Poll::Ready(error)
     }
 }
 

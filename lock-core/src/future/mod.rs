@@ -1,4 +1,4 @@
-//! The futures of requests, guards and leases, for code that keeps them in types of its own.
+//! The futures of requests and guards, for code that keeps them in types of its own.
 //!
 //! Each can be named, stored and polled in place, and documents what a drop costs.
 //!
@@ -34,4 +34,3 @@ pub use self::{
     protected::Protected,
     release::{Release, ReleaseAll},
 };
-pub use crate::{lease::Ended, leases::EndedAll};

@@ -47,7 +47,7 @@ pin_project! {
             lost: Option<(Arc<Hold>, End)>,
             span: tracing::Span,
             // The leases that the task holds while it polls the work; known from the first poll on.
-            held: Option<Held>,
+            held: Option<Arc<Held>>,
         },
         Releasing {
             release: ReleaseAll,
@@ -182,9 +182,8 @@ impl<F: Future> Future for Protected<F> {
                         }
                         *lost = Some(ended);
                     }
-                    let holding = held.take().unwrap_or_else(|| enter(guards));
-                    let (polled, holding) = holding.around(|| watch::poll(guards, cx, |cx| work.as_mut().poll(cx)));
-                    *held = holding;
+                    let holding = held.get_or_insert_with(|| enter(guards));
+                    let polled = holding.around(|| watch::poll(guards, cx, |cx| work.as_mut().poll(cx)));
                     let Poll::Ready(output) = polled else {
                         // Work that completes at its first poll needs no waker for a loss, so one is registered only now.
                         if looks && first && poll_ended(guards, cx) {
@@ -236,7 +235,7 @@ impl<F: Future> fmt::Debug for Protected<F> {
 }
 
 /// The leases that the task holds while it polls the work.
-fn enter(guards: &[LockGuard]) -> Held {
+fn enter(guards: &[LockGuard]) -> Arc<Held> {
     Held::enter(guards.first().and_then(LockGuard::manager), holds(guards))
 }
 

@@ -1,6 +1,6 @@
 //! The keys that the present task holds in scoped forms, so that it does not wait for itself.
 
-use std::{cell::Cell, panic::Location, sync::Arc};
+use std::{panic::Location, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -13,12 +13,10 @@ use crate::{
 };
 
 tokio::task_local! {
-    /// Empty only while it is being read.
-    static HELD: Cell<Option<Held>>;
+    static HELD: Arc<Held>;
 }
 
 /// The keys that the present task holds in scoped forms, the innermost first.
-#[derive(Clone)]
 pub(super) struct Held {
     manager: Option<usize>,
     holds: SmallVec<[Arc<Hold>; 1]>,
@@ -27,25 +25,13 @@ pub(super) struct Held {
 
 impl Held {
     /// Adds the holds of a manager to what the present task holds.
-    pub(super) fn enter<'a>(manager: Option<usize>, holds: impl Iterator<Item = &'a Arc<Hold>>) -> Self {
-        let holds = holds.map(Arc::clone).collect();
-        let outer = Self::look(|outer| outer.map(|outer| Arc::new(outer.clone())));
-        Self { manager, holds, outer }
+    pub(super) fn enter<'a>(manager: Option<usize>, holds: impl Iterator<Item = &'a Arc<Hold>>) -> Arc<Self> {
+        Arc::new(Self { manager, holds: holds.map(Arc::clone).collect(), outer: HELD.try_with(Arc::clone).ok() })
     }
 
-    /// Calls `looks` with the keys of the present task.
-    fn look<R>(looks: impl FnOnce(Option<&Self>) -> R) -> R {
-        let held = HELD.try_with(Cell::take).ok().flatten();
-        let seen = looks(held.as_ref());
-        if held.is_some() {
-            let _ = HELD.try_with(|slot| slot.set(held));
-        }
-        seen
-    }
-
-    /// Polls the work while the task holds these keys, and returns them afterwards, unless the work panics.
-    pub(super) fn around<R>(self, polls: impl FnOnce() -> R) -> (R, Option<Self>) {
-        HELD.sync_scope(Cell::new(Some(self)), || (polls(), HELD.with(Cell::take)))
+    /// Polls the work while the task holds these keys.
+    pub(super) fn around<R>(self: &Arc<Self>, polls: impl FnOnce() -> R) -> R {
+        HELD.sync_scope(Arc::clone(self), polls)
     }
 
     fn find(&self, manager: usize, key: &LockKey) -> Option<&Hold> {
@@ -66,7 +52,7 @@ pub(crate) fn refuse(
     here: &Location<'_>,
     tries: bool,
 ) -> Result<(), Error> {
-    Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
+    match HELD.try_with(Arc::clone).ok().as_ref().and_then(|held| held.find(engine.id(), key)) {
         Some(hold) if hold.check().is_err() => Ok(()),
         Some(hold) if tries && !mode.is_exclusive() && !hold.mode().is_exclusive() => Ok(()),
         Some(hold) if tries => {
@@ -75,5 +61,5 @@ pub(crate) fn refuse(
         }
         Some(hold) => Err(Error::would_deadlock(key, [hold.mode(), mode], here, hold.since)),
         None => Ok(()),
-    })
+    }
 }

@@ -9,13 +9,7 @@ use super::{LockGuard, extend::extend};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::{
-    end::End,
-    error::Error,
-    fencing::FencingToken,
-    future::release::ReleaseAll,
-    lease::Lease,
-    leases::{EndedAll, Leases},
-    ttl::Ttl,
+    end::End, error::Error, fencing::FencingToken, future::release::ReleaseAll, lease::Lease, leases::Leases, ttl::Ttl,
 };
 
 /// Several held leases, acquired by [`lock_all`](crate::LockManager::lock_all) and released when the guard is dropped.
@@ -103,7 +97,7 @@ impl LockAllGuard {
     ///
     /// # Cancel safety
     /// Cancel safe: a later future completes at once if the lease has ended meanwhile.
-    pub fn ended(&self) -> EndedAll {
+    pub fn ended(&self) -> impl Future<Output = (Lease, End)> + use<> {
         self.leases.ended()
     }
 

@@ -153,12 +153,16 @@ impl Churn {
 
 /// Awaits the end of a lease several times, each time beside something that comes first.
 async fn drops_ends(guard: &LockGuard) {
-    for lease in [guard.lease().ended(), guard.ended()] {
-        tokio::select! {
-            biased;
-            _ = counted(lease) => {}
-            () = yield_now() => {}
-        }
+    drops(guard.lease().ended()).await;
+    drops(guard.ended()).await;
+}
+
+/// Awaits something beside what comes first.
+async fn drops(end: impl Future) {
+    tokio::select! {
+        biased;
+        _ = counted(end) => {}
+        () = yield_now() => {}
     }
 }
 

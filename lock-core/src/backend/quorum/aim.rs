@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    backend::{Batch, Operation},
+    backend::{Batch, Operation, store::micros},
     clock::Moment,
 };
 
@@ -57,10 +57,6 @@ impl Aim {
             self.known = Some(Known { ahead, since: now });
         }
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// 200 parts in a million: a bad clock drifts by 100.

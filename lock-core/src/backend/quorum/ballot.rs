@@ -12,7 +12,7 @@ use super::{
     majority::{majority, too_few},
     places::Places,
     seat::{FenceBlock, Seat, Vote},
-    verdict::{Certainty, Row, Verdict},
+    verdict::{Certainty, Row},
 };
 use crate::{
     backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome, Outcomes, Token},
@@ -227,7 +227,7 @@ impl Ballot {
             return self.certainty_of_ping();
         }
         let items = 0..self.operations.len();
-        items.map(|item| self.row(item).verdict().certainty()).min().unwrap_or(Certainty::Sure)
+        items.map(|item| self.row(item).verdict().0).min().unwrap_or(Certainty::Sure)
     }
 
     /// How far a batch without operations has come, which asks for a sign of life.
@@ -251,10 +251,8 @@ impl Ballot {
             let elsewhere = self.seats.iter().any(Seat::may_have_something);
             return Err(too_few(self.nodes, &self.failed, elsewhere));
         }
-        let outcomes = (0..self.operations.len()).map(|item| match self.row(item).verdict() {
-            Verdict::Doubtful(result) | Verdict::Likely(result) | Verdict::Sure(result) => result,
-            Verdict::Open => Err(no_answer()),
-        });
+        let items = 0..self.operations.len();
+        let outcomes = items.map(|item| self.row(item).verdict().1.unwrap_or_else(|| Err(no_answer())));
         let mut answer = self.flags.clone();
         answer.outcomes = outcomes.collect();
         Ok(answer)

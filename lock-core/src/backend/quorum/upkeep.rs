@@ -56,16 +56,14 @@ impl Quorum {
                     Notice::Granted(grant) => {
                         endings.extend(self.pass_on(node, Grant { of_one_node: true, ..grant }, &calls));
                     }
-                    Notice::Changed(keys) => calls.changed(keys),
-                    Notice::Connected => calls.connected(),
                     // What one node has forgotten, the others have not.
                     Notice::Moved => {}
                     Notice::Settled(epoch) => self.ledger().node(node).settled(epoch, self.clock.now()),
-                    notice @ Notice::Message(_) => calls.pass_on(notice),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);
                         news.into_iter().for_each(|any| calls.listening(any));
                     }
+                    notice => calls.pass_on(notice),
                 },
                 Some(ending) = left.recv() => endings.push(ending),
                 () = self.release_pending.notified() => {}

@@ -1,31 +1,26 @@
 //! The common answer of the nodes to one operation; pure.
 
+use self::Certainty::{Doubtful, Likely, Sure};
 use super::{
     majority::{majority, too_few},
     seat::{FenceBlock, Seat, Tally, Vote, failures, holders, shares},
 };
 use crate::backend::{BackendError, BusyReason, Operation, Outcome};
 
-/// How far a vote has come.
-#[derive(Clone, Debug)]
-pub(super) enum Verdict {
-    /// The nodes that have answered do not decide.
-    Open,
-    /// Not decided yet, and given up if the others do not answer as soon as they usually do, however slow they are.
-    Doubtful(Result<Outcome, BackendError>),
-    /// Decided, but the answers of the others are worth a short wait.
-    Likely(Result<Outcome, BackendError>),
-    Sure(Result<Outcome, BackendError>),
-}
-
 /// How sure the votes on an operation or a whole batch are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Certainty {
+    /// The nodes that have answered do not decide.
     Open,
+    /// Not decided yet, and given up if the others do not answer as soon as they usually do, however slow they are.
     Doubtful,
+    /// Decided, but the answers of the others are worth a short wait.
     Likely,
     Sure,
 }
+
+/// How far a vote on an operation has come, and its result unless it is open.
+pub(super) type Verdict = (Certainty, Option<Result<Outcome, BackendError>>);
 
 /// The votes on one operation.
 #[derive(Debug)]
@@ -39,17 +34,6 @@ pub(super) struct Row<'a> {
     pub(super) placed: bool,
     /// The fencing tokens of the operation, once a majority has agreed to it.
     pub(super) fences: Option<FenceBlock>,
-}
-
-impl Verdict {
-    pub(super) fn certainty(&self) -> Certainty {
-        match self {
-            Self::Open => Certainty::Open,
-            Self::Doubtful(_) => Certainty::Doubtful,
-            Self::Likely(_) => Certainty::Likely,
-            Self::Sure(_) => Certainty::Sure,
-        }
-    }
 }
 
 impl Row<'_> {
@@ -87,27 +71,27 @@ impl Row<'_> {
         let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: BusyReason::Waiters, .. }));
         let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted >= most && !comes_later {
-            let Some(fences) = self.fences else { return Verdict::Open };
+            let Some(fences) = self.fences else { return OPEN };
             if !self.is_counted(fences) {
                 // A node that has granted it is asked to count further. If it fails meanwhile, and the others are against it, nothing in
                 // the same call must wait for that node.
-                return if against { Verdict::Doubtful(Ok(self.lost(tally))) } else { Verdict::Open };
+                return if against { (Doubtful, Some(Ok(self.lost(tally)))) } else { OPEN };
             }
             let held = Ok(Outcome::Held { fence: fences.first, block: fences.size, was_free: false });
             // Others may wait at the queue node; and the more are known to have it, the more may fail.
-            return if tally.waiting > 0 { Verdict::Likely(held) } else { Verdict::Sure(held) };
+            return (tally.settled(), Some(held));
         }
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
             // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node.
-            return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
+            return if against { (Likely, Some(Ok(self.lost(tally)))) } else { OPEN };
         }
         if tally.failed > self.seats.len() - most {
             // Nodes that did not answer may have the token, and one of them may keep a place for it.
             let in_doubt = self.seats.iter().any(Seat::may_have_something);
-            return Verdict::Sure(Err(self.too_few(in_doubt)));
+            return (Sure, Some(Err(self.too_few(in_doubt))));
         }
         let outcome = Ok(self.lost(tally));
-        if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) }
+        (tally.settled(), Some(outcome))
     }
 
     /// The answer to an acquire that was not granted.
@@ -155,44 +139,44 @@ impl Row<'_> {
             let all_count = fences.is_some_and(|fences| self.is_counted(fences));
             if takes_fences && !all_count && self.seats.iter().any(|seat| seat.asked_back && !seat.has_counted(fences))
             {
-                return Verdict::Open;
+                return OPEN;
             }
             // Renewed it is, though not all may count on.
             let fences = fences.filter(|_| all_count);
             let (fence, block) = (fences.map(|fences| fences.first), fences.map_or(0, |fences| fences.size));
             let outcome = Ok(Outcome::Renewed { remaining, fence, block });
             // The others' answers are awaited, too, so that their leases count next time.
-            return if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) };
+            return (tally.settled(), Some(outcome));
         }
         if tally.gone > self.seats.len() - most {
-            return Verdict::Sure(Ok(Outcome::Gone));
+            return (Sure, Some(Ok(Outcome::Gone)));
         }
         let unknown = || Err(self.too_few(true));
         if tally.granted + tally.waiting + tally.away < most {
-            return Verdict::Sure(unknown());
+            return (Sure, Some(unknown()));
         }
         // A batch has many: they do not wait without end for the slowest node of one. But a slow node may be the one that keeps the lease.
-        if tally.gone > 0 { Verdict::Doubtful(unknown()) } else { Verdict::Open }
+        if tally.gone > 0 { (Doubtful, Some(unknown())) } else { OPEN }
     }
 
     fn released(&self, tally: &Tally) -> Verdict {
         let most = self.most();
         if tally.granted + tally.gone < most {
             if tally.granted + tally.gone + tally.waiting + tally.away >= most {
-                return Verdict::Open;
+                return OPEN;
             }
-            return Verdict::Sure(Err(self.too_few(true)));
+            return (Sure, Some(Err(self.too_few(true))));
         }
         let outcome = match self.operation {
             // Nobody repeats it; it must not strike the next holder when a node goes on that was stopped.
-            Operation::Force { .. } if tally.waiting + tally.away > 0 => return Verdict::Open,
+            Operation::Force { .. } if tally.waiting + tally.away > 0 => return OPEN,
             Operation::Force { .. } if tally.in_doubt > 0 => Err(self.too_few(true)),
             Operation::Force { .. } if tally.granted > 0 => Ok(Outcome::Released),
             // Whether it can have been held by a majority.
             _ if tally.granted > 0 && self.seats.len() - tally.gone >= most => Ok(Outcome::Released),
             _ => Ok(Outcome::Gone),
         };
-        if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) }
+        (tally.settled(), Some(outcome))
     }
 
     fn inspected(&self, tally: &Tally) -> Verdict {
@@ -201,16 +185,16 @@ impl Row<'_> {
         let busy = self.seats.iter().filter(is_busy).count();
         let heard = tally.waiting + tally.away == 0;
         if heard && busy + tally.gone < most {
-            return Verdict::Sure(Err(self.too_few(false)));
+            return (Sure, Some(Err(self.too_few(false))));
         }
         // Those that failed may have it too.
         if busy >= most || (heard && busy > 0 && busy + tally.failed >= most) {
             let (remaining, foreign) = holders(self.seats);
             let alone = Outcome::Busy { remaining, by: holder(foreign), position: None };
             let shared = shares(self.seats, most).filter(|_| !foreign);
-            return Verdict::Sure(Ok(shared.unwrap_or(alone)));
+            return (Sure, Some(Ok(shared.unwrap_or(alone))));
         }
-        if heard || tally.gone > self.seats.len() - most { Verdict::Sure(Ok(Outcome::Gone)) } else { Verdict::Open }
+        if heard || tally.gone > self.seats.len() - most { (Sure, Some(Ok(Outcome::Gone))) } else { OPEN }
     }
 
     /// The answer to an acquire that some nodes may have granted.
@@ -227,6 +211,15 @@ impl Row<'_> {
         majority(self.seats.len())
     }
 }
+
+impl Tally {
+    /// How sure a decided vote is: the answers of the others are worth a short wait.
+    fn settled(&self) -> Certainty {
+        if self.waiting > 0 { Likely } else { Sure }
+    }
+}
+
+const OPEN: Verdict = (Certainty::Open, None);
 
 fn holder(foreign: bool) -> BusyReason {
     if foreign { BusyReason::Foreign } else { BusyReason::Holder }

@@ -14,7 +14,6 @@ pub(super) struct Advice {
     no_subscribe: AtomicBool,
     no_resp3: AtomicBool,
     evicts: AtomicBool,
-    few_replicas: AtomicBool,
 }
 
 impl Advice {
@@ -53,23 +52,6 @@ impl Advice {
                 address,
                 "the server does not support RESP3; falling back to RESP2, waiters will poll, and `inspect` and `list` may miss \
                  holders and waiters of other processes"
-            );
-        }
-    }
-
-    /// Warns if fewer replicas are connected than leases require by default. `replication` is the answer of INFO; empty if the user
-    /// may not ask.
-    pub(super) fn replicas(&self, address: &str, wanted: u32, replication: &str) {
-        if let Some(connected) = info::replicas(replication)
-            && connected < wanted
-            && first(&self.few_replicas)
-        {
-            log!(
-                warn,
-                address,
-                connected,
-                wanted,
-                "the server has fewer replicas than the default durability requires; nothing can be acquired until more are connected"
             );
         }
     }

@@ -115,7 +115,7 @@ fn acquire_free(
     async move {
         let taken = way.connector().reply(&mut sent).await.map(|replies| free::read(&batch, &replies));
         if let Ok(Taken::Whole(mut answer)) = taken {
-            answer.by = sent.connection.run();
+            answer.by = sent.connection.about.run.clone();
             return Ok(answer);
         }
         Box::pin(acquire_after(taken, way, sent.connection, batch, limit)).await
@@ -274,7 +274,7 @@ fn answer(
         answer = answer.in_doubt();
     }
     answer.out_of_order = tried.late;
-    answer.by = connection.run();
+    answer.by = connection.about.run.clone();
     if answer.calls_refused {
         connector.advice.no_publish(&connector.address());
     }

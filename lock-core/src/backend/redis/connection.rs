@@ -20,14 +20,15 @@ use super::{
 /// A connection that is ready for use. Clones share it.
 #[derive(Clone)]
 pub(super) struct Connection {
-    wire: Wire,
+    pub(super) wire: Wire,
     pub(super) epoch: u64,
-    about: Arc<About>,
+    pub(super) about: Arc<About>,
 }
 
 /// The state of a connection.
 pub(super) struct About {
-    since: Instant,
+    /// When the handshake was over.
+    pub(super) since: Instant,
     /// The shortest time in which it has answered, in µs: how far away the server is.
     round_trip: AtomicU64,
     /// Whether the server refused to write when the connection was too young to be replaced.
@@ -36,14 +37,14 @@ pub(super) struct About {
     scripts: AtomicBool,
     /// Whether the server is not known to refuse transactions.
     transactions: AtomicBool,
-    /// The run of the server.
-    run: Option<Arc<String>>,
+    /// The run of the server, if it is known.
+    pub(super) run: Option<Arc<String>>,
     /// The channels of slots that it listens to, if it is to a node of a cluster that can notify waiters.
     listens: Option<Mutex<HashSet<Arc<str>>>>,
     /// Whether it may not listen to some of them.
     deaf: AtomicBool,
     /// Whether the server says when a key changes that was read in order to watch it.
-    tracks: bool,
+    pub(super) tracks: bool,
     /// When the trial of scripts was sent with the handshake, and its replies, until they are waited for.
     trial: Mutex<Option<(Instant, Replies)>>,
 }
@@ -78,16 +79,6 @@ impl Connection {
         trial.map(|(begun, replies)| Sent { connection, replies: Some(replies), count: 2, begun, limit })
     }
 
-    /// Returns how many requests were answered and put; see [`Wire::counts`].
-    pub(super) fn counts(&self) -> (Arc<AtomicU64>, u64) {
-        self.wire.counts()
-    }
-
-    /// Writes what was put, and returns whether the connection is sound.
-    pub(super) fn flush(&self) -> bool {
-        self.wire.flush()
-    }
-
     /// Records that the server has run the script.
     pub(super) fn note_script_run(&self) {
         if !self.about.scripts.load(Ordering::Relaxed) {
@@ -104,16 +95,6 @@ impl Connection {
     /// keys away, and could not release them.
     pub(super) fn takes_transactions(&self) -> bool {
         self.about.scripts.load(Ordering::Relaxed) && self.about.transactions.load(Ordering::Relaxed)
-    }
-
-    /// Returns the moment when the handshake was over.
-    pub(super) fn since(&self) -> Instant {
-        self.about.since
-    }
-
-    /// Returns the run of the server, if it is known.
-    pub(super) fn run(&self) -> Option<Arc<String>> {
-        self.about.run.clone()
     }
 
     /// Returns whether this connection can receive messages on the channels of a node's slots.
@@ -145,11 +126,6 @@ impl Connection {
 
     fn listens(&self) -> Option<MutexGuard<'_, HashSet<Arc<str>>>> {
         self.about.listens.as_ref().map(|channels| channels.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Returns whether keys can be watched over it.
-    pub(super) fn tracks(&self) -> bool {
-        self.about.tracks
     }
 
     /// Records the time that an answer took.

@@ -361,7 +361,7 @@ impl Connector {
     ///
     /// Only once a second: a connection that is younger shows that another one does not help.
     pub(super) fn demoted(&self, connection: &Connection) {
-        if connection.since().elapsed() > DEMOTED_AGAIN {
+        if connection.about.since.elapsed() > DEMOTED_AGAIN {
             self.link.replace(connection.epoch, Duration::ZERO);
         } else {
             // The next heartbeat replaces the connection, so that not every request meets the same error.

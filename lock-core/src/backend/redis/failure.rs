@@ -1,6 +1,6 @@
 //! The meaning of an error of the server or of the connection for a request.
 
-use std::{error, fmt, io};
+use std::io;
 
 use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
 
@@ -11,12 +11,12 @@ use crate::{backend::BackendError, error::ErrorKind};
 pub(super) fn of(error: RedisError, address: &str) -> BackendError {
     match error.kind() {
         RedisErrorKind::AuthenticationFailed => denied(error.detail().unwrap_or("no reason given"), address),
-        RedisErrorKind::Io => closed(address).with_source(Cause::of(&error)),
+        RedisErrorKind::Io => closed(address).with_source(cause(&error)),
         RedisErrorKind::Parse | RedisErrorKind::UnexpectedReturnType => BackendError::new(
             ErrorKind::Backend,
             format!("{address} does not speak the Redis protocol; check host, port and TLS"),
         )
-        .with_source(Cause::of(&error)),
+        .with_source(cause(&error)),
         RedisErrorKind::InvalidClientConfig => BackendError::new(ErrorKind::Unsupported, format!("{address}: {error}")),
         _ => {
             let code = error.code().unwrap_or("ERR").to_owned();
@@ -60,7 +60,7 @@ pub(super) fn of_sentinel(error: RedisError, address: &str) -> BackendError {
 
 /// Reads an error of the provider of credentials.
 pub(super) fn of_provider(error: &RedisError, address: &str) -> BackendError {
-    no_credentials("failed", address).with_source(Cause::of(error))
+    no_credentials("failed", address).with_source(cause(error))
 }
 
 /// The error of a connection that cannot be made, since there are no credentials: the provider did `what`.
@@ -80,7 +80,7 @@ pub(super) enum Named<'a> {
 
 /// Reads an error of the system, from before anything was said to the server.
 pub(super) fn of_stream(error: &io::Error, address: &str, named: Option<Named<'_>>) -> BackendError {
-    unreachable(address, named, "could not be reached").with_source(Cause(error.to_string()))
+    unreachable(address, named, "could not be reached").with_source(cause(error))
 }
 
 /// The error of a connection that could not be made: the server did, or could not, `what`.
@@ -113,7 +113,7 @@ pub(super) fn of_lookup(error: &io::Error, address: &str, named: Option<Named<'_
         }
     };
     let message = format!("{address}{named} could not be reached: host name not found; check {name}, and the DNS");
-    BackendError::new(ErrorKind::Backend, message).with_source(Cause(error.to_string()))
+    BackendError::new(ErrorKind::Backend, message).with_source(cause(error))
 }
 
 /// The error of a connection that could not be made, or was closed.
@@ -250,22 +250,9 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
 }
 
 /// The words of an error of the `redis` crate, which would give them twice, as its own and as its cause's.
-#[derive(Debug)]
-struct Cause(String);
-
-impl Cause {
-    fn of(error: &RedisError) -> Self {
-        Self(error.to_string())
-    }
+fn cause(error: &impl ToString) -> io::Error {
+    io::Error::other(error.to_string())
 }
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl error::Error for Cause {}
 
 /// Where to look when a user may not do something.
 const RIGHTS: &str = "; grant the rights that docs/protocol.md lists";

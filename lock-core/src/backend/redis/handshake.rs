@@ -15,10 +15,10 @@ use super::{
     connector::{Connector, Role},
     failure::{self, is_broken},
     former::Former,
-    info::{self, field},
+    info::field,
     names,
     provider::{Login, Logins},
-    script,
+    reply, script,
     slot::Tag,
     stream::{self, Address, Stream},
     tls,
@@ -313,7 +313,7 @@ impl Connector {
             connected.id = Some(*id);
         }
         let [server, replication, memory] =
-            [2, 3, 4].map(|at| replies.get(at).and_then(info::text).unwrap_or_default().to_owned());
+            [2, 3, 4].map(|at| replies.get(at).and_then(reply::text).unwrap_or_default().to_owned());
         let (server, replication) = (&*server, &*replication);
         self.refuse(server, replication)?;
         let mut replies = replies.into_iter().map(Value::extract_error);
@@ -326,10 +326,6 @@ impl Connector {
         connected.tracks = tracks && !resp2;
         let subscribed: Vec<_> = replies.collect();
         self.advice.memory(&self.address(), &memory);
-        // A seed of a cluster may be a replica, which has none of its own.
-        if field(replication, "role") == Some("master") {
-            self.advice.replicas(&self.address(), self.settings.access.replicas, replication);
-        }
         connected.run = field(server, "run_id").map(|run| Arc::new(run.to_owned()));
         // Grants come over channels of slots in a cluster, and over those of the database elsewhere.
         let (messages, shards) = subscribed.split_at(subscribed.len().min(2));

@@ -1,21 +1,5 @@
 //! The reply to `INFO`.
 
-use redis::Value;
-
-/// Returns the text in the reply, if the user may ask for it.
-pub(super) fn text(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::VerbatimString { text, .. } => Some(text),
-        _ => None,
-    }
-}
-
-/// Returns how many replicas are connected, by what `INFO` says of replication.
-pub(super) fn replicas(replication: &str) -> Option<u32> {
-    field(replication, "connected_slaves")?.parse().ok()
-}
-
 /// Returns the value of a field.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)

@@ -95,7 +95,7 @@ impl Link {
     /// Returns whether there is a connection that is not known to be broken, and since when that is so.
     pub(super) fn is_up_since(&self) -> (bool, Instant) {
         match &*self.state.borrow() {
-            State::Up(connection) if self.is_newer(connection, 0) => (true, connection.since()),
+            State::Up(connection) if self.is_newer(connection, 0) => (true, connection.about.since),
             State::Up(_) => (false, Instant::now()),
             State::Down(Down { since, .. }) => (false, *since),
         }
@@ -112,7 +112,7 @@ impl Link {
     /// Returns the run of the server that the connection leads to.
     pub(super) fn run(&self) -> Option<Arc<String>> {
         match &*self.state.borrow() {
-            State::Up(connection) => connection.run(),
+            State::Up(connection) => connection.about.run.clone(),
             State::Down(_) => None,
         }
     }

@@ -154,13 +154,13 @@ impl Backend for RedisBackend {
                 let way = Way::to_server(Arc::clone(&connector));
                 let up = if is_real_time() { way.up() } else { None };
                 let Some(connection) = up else { return Reply::new(unconstrained(call::call(way, batch))) };
-                let counts = connection.counts();
+                let counts = connection.wire.counts();
                 // The thread that calls puts the commands on the wire and writes them, and the task waits for the replies.
                 let limit = call::limit(&way, &batch);
                 let answer = call::put(way, connection.clone(), batch, limit);
                 // Otherwise the task has to look soon: another manager may read the answer by now, or nobody.
                 let is_sent =
-                    connection.flush() && connector.sends_at_once() && connector.link.epoch() == connection.epoch;
+                    connection.wire.flush() && connector.sends_at_once() && connector.link.epoch() == connection.epoch;
                 Reply::put(answer, is_sent.then(|| [counts].into()))
             }
             Servers::Cluster(cluster) if batch.is_empty() => {

@@ -9,18 +9,18 @@ use super::slot::Tag;
 use crate::backend::EVERYONE;
 
 /// The counter of fencing tokens of all keys with a tag.
-pub(super) fn fence_counter(tag: Tag) -> Cow<'static, str> {
-    name(tag, FENCE_COUNTER, "fence")
+pub(super) fn fence_counter(tag: Tag) -> String {
+    format!("{{{tag}}}lock-core:fence")
 }
 
 /// The key that says until when a client may be waiting for a key under that counter.
-pub(super) fn waiting(tag: Tag) -> Cow<'static, str> {
-    name(tag, "{0}lock-core:waiting", "waiting")
+pub(super) fn waiting(tag: Tag) -> String {
+    format!("{{{tag}}}lock-core:waiting")
 }
 
 /// The beginning of the name of a queue, which ends with its key.
-pub(super) fn queue(tag: Tag) -> Cow<'static, str> {
-    name(tag, "{0}lock-core:queue:", "queue:")
+pub(super) fn queue(tag: Tag) -> String {
+    format!("{{{tag}}}lock-core:queue:")
 }
 
 /// The channel of a manager for the keys with a tag.
@@ -37,14 +37,3 @@ pub(super) fn channel_of(of_tag: &[u8]) -> Option<&str> {
 pub(super) fn of_database(channel: &str, database: i64) -> Cow<'_, str> {
     if channel == EVERYONE { Cow::Owned(format!("{EVERYONE}:{database}")) } else { Cow::Borrowed(channel) }
 }
-
-/// A name of which the one without slots is known beforehand.
-fn name(tag: Tag, one: &'static str, name: &str) -> Cow<'static, str> {
-    match tag {
-        Tag::ONE => Cow::Borrowed(one),
-        tag => Cow::Owned(format!("{{{tag}}}lock-core:{name}")),
-    }
-}
-
-/// The counter of a server without slots.
-const FENCE_COUNTER: &str = "{0}lock-core:fence";

@@ -37,7 +37,7 @@ pub(super) fn add_arguments(call: &mut Commands, batch: &[Operation]) {
 /// server reports once for each key, and has to be asked again after each write of our own. (Redis calls it client-side caching.)
 /// Returns whether there are any.
 pub(super) fn watch(commands: &mut Commands, batch: &[Operation], connection: &Connection) -> bool {
-    let is_watched = connection.tracks() && is_plain(batch) && watched(batch).next().is_some();
+    let is_watched = connection.about.tracks && is_plain(batch) && watched(batch).next().is_some();
     if is_watched {
         commands.add(["CLIENT", "CACHING", "YES"]);
         commands.add(["MGET"]);

@@ -167,23 +167,13 @@ impl<'a> Line<'a> {
         let most = soonest.saturating_duration_since(Instant::now()).min(OTHERS_WAIT);
         let had = open.wait(connector, least, most).await?;
         let now = Instant::now();
-        let is_enough = |waiting: &Waiting| had >= waiting.asked.replicas.min();
-        let is_late = |waiting: &Waiting| !is_enough(waiting) && now >= waiting.until;
-        // Slow replicas differ from missing ones, so the error says how many are connected. Asking delays the answer by one command at
-        // most.
-        let connected = match self.waiting.iter().any(is_late) {
-            true => open.replicas(connector).await,
-            false => Ok(None),
-        };
-        let known = connected.as_ref().ok().copied().flatten();
-        for waiting in self.waiting.extract_if(.., |waiting| is_enough(waiting) || is_late(waiting)) {
-            let is_enough = is_enough(&waiting);
-            let Waiting { asked, answer, .. } = waiting;
-            let lacking = |answer| without_replicas(answer, asked.replicas, had, known);
-            let answer = if is_enough { answer } else { lacking(answer) };
+        let is_over = |waiting: &mut Waiting| had >= waiting.asked.replicas.min() || now >= waiting.until;
+        for Waiting { asked, answer, .. } in self.waiting.extract_if(.., is_over) {
+            let is_enough = had >= asked.replicas.min();
+            let answer = if is_enough { answer } else { without_replicas(answer, asked.replicas, had) };
             asked.answer(Ok(answer));
         }
-        connected.map(drop)
+        Ok(())
     }
 
     /// Answers all requests with an error.
@@ -294,12 +284,9 @@ fn only_written(mut answer: Answer) -> Answer {
     answer
 }
 
-/// The answer to renewals that only `had` replicas have, of those that are `connected`, if that is known.
-fn without_replicas(mut answer: Answer, replicas: Replicas, had: u32, connected: Option<u32>) -> Answer {
-    let error = match connected {
-        Some(connected) if connected < replicas.min() => BackendError::few_replicas(replicas, connected),
-        _ => BackendError::not_replicated(replicas, had),
-    };
+/// The answer to renewals that only `had` replicas have.
+fn without_replicas(mut answer: Answer, replicas: Replicas, had: u32) -> Answer {
+    let error = BackendError::not_replicated(replicas, had);
     for outcome in answer.outcomes.iter_mut().filter(|outcome| is_renewed(outcome)) {
         *outcome = Err(error.clone());
     }
@@ -348,17 +335,13 @@ mod tests {
     #[test]
     fn only_what_was_renewed_is_without_replicas() {
         let renewed = Outcome::Renewed { remaining: TTL, fence: Some(1), block: 1 };
-        for (connected, words) in [
-            (None, "1 of the 2 required replicas"),
-            (Some(2), "1 of the 2 required replicas"),
-            (Some(1), "the server has one replica; 2 had to"),
-            (Some(0), "the server has no replicas; 2 had to"),
-        ] {
-            let answer = Answer::new([Ok(renewed), Ok(Outcome::Gone)]);
-            match &without_replicas(answer, Replicas::new(2, TTL), 1, connected).outcomes[..] {
-                [Err(error), Ok(Outcome::Gone)] => assert!(error.to_string().contains(words), "{error}"),
-                outcomes => panic!("{outcomes:?}"),
+        let answer = Answer::new([Ok(renewed), Ok(Outcome::Gone)]);
+        match &without_replicas(answer, Replicas::new(2, TTL), 1).outcomes[..] {
+            [Err(error), Ok(Outcome::Gone)] => {
+                let words = error.to_string();
+                assert!(words.contains("1 of the 2 required replicas") && words.contains("are connected"), "{words}");
             }
+            outcomes => panic!("{outcomes:?}"),
         }
     }
 }

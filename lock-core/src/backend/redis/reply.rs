@@ -17,10 +17,11 @@ pub(super) fn failed(message: &Value, address: &str) -> BackendError {
     failure::of_message(text(message).unwrap_or("an error without a text"), address).did_not_happen()
 }
 
-fn text(value: &Value) -> Option<&str> {
+/// The text in a reply. There is none if the user may not ask for it.
+pub(super) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
         _ => None,
     }
 }

@@ -11,10 +11,7 @@ use super::{
     slot::Tag,
     source::SOURCE,
 };
-use crate::{
-    backend::{Answer, BackendError, BusyReason, Operation, Outcome, Outcomes, Place},
-    clock::Moment,
-};
+use crate::backend::{Answer, BackendError, BusyReason, Operation, Outcome, Outcomes, Place, store::micros};
 
 /// The mark of an item of the reply that failed.
 const ERROR: i64 = 0;
@@ -72,22 +69,16 @@ pub(super) fn add_call(call: &mut Commands, by: By, tag: Tag, batch: &[Operation
     if batch.iter().all(is_plain_release) {
         return add_tokens(call, batch);
     }
-    let (mut floor, mut aim, mut place) = (0, 0, None);
-    for operation in batch {
-        match operation {
-            Operation::Acquire(acquire) => {
-                (floor, aim) = (floor.max(acquire.floor), aim.max(acquire.aim));
-                // One manager has one channel. An older time is the safer one.
-                let places = [place, acquire.place.as_ref()].into_iter().flatten();
-                place = places.min_by_key(|place| place.sent);
-            }
-            Operation::Renew(renew) => {
-                (floor, aim) = (floor.max(renew.floor), aim.max(renew.aim));
-            }
-            _ => {}
-        }
-    }
-    let place = place.map(|Place { channel, life, sent, .. }| format!("{} {} {channel}", millis(*life), micros(*sent)));
+    let (floor, aim) = Operation::numbers(batch);
+    let places = batch.iter().filter_map(|operation| match operation {
+        Operation::Acquire(acquire) => acquire.place.as_ref(),
+        _ => None,
+    });
+    // One manager has one channel. An older time is the safer one.
+    let place = places.min_by_key(|place| place.sent);
+    let place = place.map(|Place { channel, life, sent, .. }| {
+        format!("{} {} {channel}", millis(*life), micros(sent.since_origin()))
+    });
     let mark = if batch.iter().any(Operation::is_all_or_none) { "*" } else { "" };
     call.text(&format!("{}{mark}", batch.len()));
     if floor == 0 && aim == 0 {
@@ -147,26 +138,12 @@ fn add_tokens(call: &mut Commands, batch: &[Operation]) {
     }
 }
 
-/// Whole microseconds of the lease clock, rounded down.
-fn micros(moment: Moment) -> u64 {
-    u64::try_from(moment.since_origin().as_micros()).unwrap_or(u64::MAX)
-}
-
 /// Reads the reply to a batch.
 pub(super) fn answer_to(batch: &[Operation], reply: Value, address: &str) -> Result<Answer, BackendError> {
     match renewals::is_plain(batch) {
         true => renewals::answer(batch, &reply, address),
-        false => answer(reply, batch.len(), asks_for_time(batch), address),
+        false => answer(reply, batch.len(), Operation::numbers(batch) != (0, 0), address),
     }
-}
-
-/// Whether the reply to a batch ends with the server's time.
-fn asks_for_time(batch: &[Operation]) -> bool {
-    batch.iter().any(|operation| match operation {
-        Operation::Acquire(acquire) => acquire.floor > 0 || acquire.aim > 0,
-        Operation::Renew(renew) => renew.floor > 0 || renew.aim > 0,
-        _ => false,
-    })
 }
 
 /// Reads the reply to a batch of `expected` items; `timed` says that the server's time follows them.

@@ -32,8 +32,6 @@ pub(super) struct Access {
     /// Whether the URL asks for RESP2.
     pub(super) resp2: bool,
     pub(super) client_name: String,
-    /// How many replicas most requests ask for, if they ask for any.
-    pub(super) replicas: u32,
     /// The limit of one command, reconnecting included.
     pub(super) limit: Duration,
     /// The limit of one attempt to connect.
@@ -123,7 +121,6 @@ impl Settings {
             tcp: stream::tcp_settings(source.info.tcp_settings(), options.timeouts.command),
             resp2: source.resp2,
             client_name: options.client_name.clone(),
-            replicas: options.replicas,
             limit: options.timeouts.command,
             connect_limit: options.timeouts.connect,
         };

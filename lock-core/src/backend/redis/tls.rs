@@ -3,7 +3,7 @@
 use std::{error::Error as _, io, sync::Arc};
 
 use redis::RedisError;
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, crypto::CryptoProvider};
+use rustls::{ClientConfig, RootCertStore, crypto::CryptoProvider};
 use tokio::net::TcpStream;
 
 use super::{failure::is_broken, stream::Stream};
@@ -70,35 +70,13 @@ fn provider() -> io::Result<Arc<CryptoProvider>> {
 pub(super) fn failure(error: &io::Error, address: &str, host: &str) -> Option<BackendError> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let message = match error {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => format!(
-            "{address} has a certificate of an issuer that is not trusted; add the issuer to the roots of \
-             `LockManager::builder().tls(..)`, or to those of the platform"
-        ),
-        rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => format!(
-            "{address} has a certificate that is not for the name {host}; write a name of the certificate in the URL, or \
-             have the certificate issued for {host}"
-        ),
-        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            format!(
-                "{address} has a certificate that has expired; renew the certificate, or check this machine's clock"
-            )
-        }
-        rustls::Error::InvalidCertificate(
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
-        ) => format!("{address} has a certificate that is not valid yet; check this machine's clock"),
         rustls::Error::InvalidCertificate(_) => format!(
-            "{address} has a certificate that is not accepted; check the certificate, and what is given to \
-             `LockManager::builder().tls(..)`"
-        ),
-        rustls::Error::AlertReceived(alert) if is_about_client(*alert) => format!(
-            "{address} did not accept the certificate of this client, or wants one; give one that the server trusts to \
-             `LockManager::builder().tls(..)`"
+            "{address} has a certificate that is not accepted ({error}); check its issuer and its dates, that it names {host}, \
+             this machine's clock, and the roots given to `LockManager::builder().tls(..)`"
         ),
         rustls::Error::AlertReceived(_) | rustls::Error::PeerIncompatible(_) => format!(
-            "{address} and this client do not agree on TLS; check the versions, the ciphers and the certificate of the \
-             client that are given to `LockManager::builder().tls(..)`"
+            "{address} refused TLS ({error}); check the certificate of this client, the versions and the ciphers that are \
+             given to `LockManager::builder().tls(..)`"
         ),
         rustls::Error::InvalidMessage(_) => {
             format!("{address} does not speak TLS; check the port, or write redis:// instead of rediss://")
@@ -110,7 +88,7 @@ pub(super) fn failure(error: &io::Error, address: &str, host: &str) -> Option<Ba
         }
         _ => return None,
     };
-    Some(BackendError::new(ErrorKind::Backend, message).did_not_happen().with_source(error.clone()))
+    Some(BackendError::new(ErrorKind::Backend, message).did_not_happen())
 }
 
 /// Reads an error of the first command over TLS: only then does a server report that it requires a certificate of the client.
@@ -132,20 +110,4 @@ pub(super) fn failure_at_hello(error: &RedisError, address: &str, host: &str) ->
         );
         Some(BackendError::new(ErrorKind::Backend, message).with_source(io::Error::from(error.kind())))
     })
-}
-
-/// Whether a server answers so to a certificate of the client that it does not accept, or that is missing.
-fn is_about_client(alert: AlertDescription) -> bool {
-    matches!(
-        alert,
-        AlertDescription::AccessDenied
-            | AlertDescription::BadCertificate
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateRequired
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::DecryptError
-            | AlertDescription::UnknownCA
-            | AlertDescription::UnsupportedCertificate
-    )
 }

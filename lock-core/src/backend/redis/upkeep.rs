@@ -30,7 +30,7 @@ use super::{
     wire::Reader,
 };
 use crate::{
-    backend::{Calls, Grant},
+    backend::{Calls, Grant, Notice},
     clock::Moment,
     engine::metrics,
     key::LockKey,
@@ -87,12 +87,12 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         // renewed, because this may be another server, or one that has lost its data.
         calls.listening(listening);
         calls.connected();
-        let (epoch, since) = (connection.epoch, connection.since());
+        let (epoch, since) = (connection.epoch, connection.about.since);
         end.epoch = epoch;
         // Requests of this engine may have gone over connections of another upkeep, and to other nodes of a cluster.
         let is_alone = connector.role == Role::Primary && !was_up;
         if former.follow(run, id, epoch, is_alone) {
-            calls.moved();
+            calls.pass_on(Notice::Moved);
         }
         if former.are_gone() {
             calls.settled(epoch);

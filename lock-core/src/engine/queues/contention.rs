@@ -10,7 +10,6 @@ use rand::RngExt;
 
 use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
-    TOTALS,
     candidate::{Candidate, LONGEST_CHECK, Refusal},
     in_flight::{Item, RoundTrip},
     line::{Standing, WaiterId},
@@ -153,12 +152,6 @@ impl Queues {
     fn refused(&mut self, id: WaiterId, refusal: Refusal, now: Moment) {
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(candidate)) = &mut waiter.state else { return };
-        if let BusyReason::OtherTotal { total } = refusal.by
-            && now >= self.totals_told
-        {
-            self.totals_told = now + TOTALS;
-            self.deferred.other_total = Some((waiter.key.clone(), waiter.terms.mode, total));
-        }
         candidate.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
         let pause = candidate.pause(refusal, self.listening && !self.calls_refused, self.random.random());
         self.note_busy(id, now);

@@ -96,8 +96,6 @@ pub(crate) struct Queues {
     counted: Counted,
     /// When to look for requests that were not answered in time.
     answers_due: Moment,
-    /// When permits of another total may be logged again.
-    totals_told: Moment,
     /// When failing renewals may be logged again.
     complaint: Moment,
     deferred: Deferred,
@@ -145,7 +143,7 @@ impl Queues {
             handed_over: HashMap::new(),
             kept: HashMap::new(),
             recently_busy: RecentlyBusy::new(),
-            wheel: Wheel::new(),
+            wheel: Wheel::default(),
             outbox: VecDeque::new(),
             lists: Vec::new(),
             party: this_process(&looks.service),
@@ -155,7 +153,6 @@ impl Queues {
             in_flight: Slab::new(),
             counted: Counted::default(),
             answers_due: Moment::NEVER,
-            totals_told: Moment::from_origin(Duration::ZERO),
             complaint: Moment::from_origin(Duration::ZERO),
             deferred: Deferred::default(),
             losses: Losses::new(),
@@ -184,9 +181,9 @@ impl Queues {
     }
 
     /// Takes the work that must wait until no lock is held.
-    pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
+    pub(crate) fn take_deferred(&mut self) -> Deferred {
         self.put_off_losses();
-        self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
+        std::mem::take(&mut self.deferred)
     }
 
     /// Whether no key is held, wanted or to be released. Waiters may be left that are out of their lines and were not polled since.
@@ -252,11 +249,7 @@ impl Queues {
         self.deferred.untold += self.losses.take(now);
         self.explain_waits(now);
         self.close_questions(now);
-        let mut due = Vec::new();
-        self.wheel.advance(now, |waiter| due.push(waiter));
-        // The order within a tick is that of the wheel's lists; make it one that a replay repeats.
-        due.sort_unstable();
-        for id in due {
+        for id in self.wheel.advance(now) {
             let Some(waiter) = self.lines.get(id) else { continue };
             let too_late = waiter.is_unanswered(now, self.limits.answer);
             match &mut waiter.state {
@@ -304,8 +297,6 @@ impl Queues {
     }
 }
 
-/// How long a line of the log about permits of another total stands for those that would follow it.
-const TOTALS: Duration = Duration::from_secs(600);
 /// How long the future of a waiter whose turn has come may take to be polled.
 const TURN: Duration = Duration::from_millis(100);
 /// How much more time one of many who share a key may have: a future that is kept aside holds up writers for as long.

@@ -20,7 +20,6 @@ use crate::{
         wheel::Wheel,
     },
     error::LossReason,
-    health::LossCounts,
     key::LockKey,
     lost::Loss,
     ttl::Renewal,
@@ -40,7 +39,7 @@ pub(crate) struct Tenures {
     /// The time that deadlines had left when they were renewed lately; zero if a deadline passed before its renewal.
     pub(crate) slack: Slack,
     /// The leases that were lost since the manager was made.
-    pub(crate) losses: LossCounts,
+    pub(crate) losses: [(LossReason, u64); 5],
     /// Those of them that are not put off for the log yet.
     pub(crate) lost: Vec<(LockKey, Loss, Moment)>,
     /// How many holds have begun since then.
@@ -52,11 +51,11 @@ impl Tenures {
         Self {
             slab: Slab::new(),
             next_serial: NonZeroU64::MIN,
-            wheel: Wheel::new(),
+            wheel: Wheel::default(),
             due: BinaryHeap::new(),
             next_connected: AT_ONCE,
             slack: Slack::new(),
-            losses: LossCounts::new(),
+            losses: LossReason::ALL.map(|reason| (reason, 0)),
             lost: Vec::new(),
             acquired: 0,
         }
@@ -203,12 +202,8 @@ impl Tenures {
 
     /// Moves on to `now`: collects the renewals that are due and returns the tenures that ended by themselves.
     pub(crate) fn advance(&mut self, now: Moment) -> Vec<Ended> {
-        let mut fired = Vec::new();
-        self.wheel.advance(now, |index| fired.push(index));
-        // The order within a tick is that of the wheel's lists; make it one that a replay repeats.
-        fired.sort_unstable();
         let mut ended = Vec::new();
-        for index in fired {
+        for index in self.wheel.advance(now) {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId::new(index, *serial);
             // The clock is not read here: if it panicked, those that have fired would have no timer any longer.
@@ -280,7 +275,9 @@ impl Tenures {
     /// Its guard may have found out for itself that the time was over, before the engine did.
     fn note_loss(&mut self, hold: &Hold, now: Moment) {
         if let Some(reason) = hold.loss() {
-            self.losses.count(reason);
+            for (counted, number) in &mut self.losses {
+                *number += u64::from(*counted == reason);
+            }
             self.lost.push((hold.key.clone(), hold.loss_of(reason, now), now));
         }
     }

@@ -76,7 +76,7 @@ fn a_hold_that_was_held_for_too_long_is_counted_as_lost_though_its_tenure_goes_o
     let released = tenures.of_hold(first).unwrap().hold.release_at(at(11));
     assert_eq!(released, Err(LossReason::MaxHold));
     assert!(tenures.pass(first, &terms, &pulse(), at(11)).is_some());
-    assert!(tenures.losses.as_slice().contains(&(LossReason::MaxHold, 1)), "{:?}", tenures.losses);
+    assert!(tenures.losses.contains(&(LossReason::MaxHold, 1)), "{:?}", tenures.losses);
     assert_eq!(tenures.lost.len(), 1, "and told to the log: {:?}", tenures.lost);
 }
 

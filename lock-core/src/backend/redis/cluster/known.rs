@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -28,8 +28,6 @@ pub(in super::super) struct Cluster {
     pub(super) seeds: Vec<Arc<Connector>>,
     pub(super) nodes: Nodes,
     pub(super) map: watch::Sender<Arc<Map>>,
-    /// The map as it was learned last, without the corrections of redirections.
-    pub(super) learned: Mutex<Arc<Map>>,
     /// Whether the cluster takes commands, as the nodes said last; `None` if they have not.
     pub(super) is_ok: watch::Sender<Option<bool>>,
     /// Told when the map may be wrong.
@@ -42,12 +40,10 @@ impl Cluster {
     /// Makes a cluster of which nothing is known yet. There is at least one seed.
     pub(in super::super) fn new(seeds: Vec<Address>, settings: Settings) -> Self {
         let nodes = Nodes { settings, shared: Shared::default(), seeds };
-        let unknown = Arc::new(Map::unknown());
         Self {
             seeds: nodes.seeds.iter().map(|seed| nodes.make(seed.clone())).collect(),
             nodes,
-            map: watch::Sender::new(Arc::clone(&unknown)),
-            learned: Mutex::new(unknown),
+            map: watch::Sender::new(Arc::new(Map::unknown())),
             is_ok: watch::Sender::new(None),
             doubted: Notify::new(),
             search: Link::new(Arc::default()),

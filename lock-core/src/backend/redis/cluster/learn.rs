@@ -1,10 +1,6 @@
 //! How the map is learned: from the nodes that are connected, or else from those that the URL names.
 
-use std::{
-    mem,
-    pin::pin,
-    sync::{Arc, PoisonError},
-};
+use std::pin::pin;
 
 use futures_util::{
     future::{Fuse, FusedFuture, FutureExt},
@@ -21,8 +17,7 @@ use super::{
         handshake::{Connected, Failure},
         info,
         pauses::PATIENCE,
-        slot,
-        stream::Address,
+        reply, slot,
     },
     Cluster,
     map::{Map, Range, ranges},
@@ -50,51 +45,38 @@ pub(super) async fn learn(cluster: &Cluster) -> Result<(), BackendError> {
         return Err(without_slots(cluster));
     }
     let known = cluster.map();
-    let new = Map::of(&view.ranges, &known, &cluster.nodes).into();
+    let new = Map::of(&view.ranges, &known, &cluster.nodes);
     // Before the map, as both are looked at when that comes.
     cluster.is_ok.send_replace(view.is_ok);
-    note_replaced(cluster, &view.ranges, &new);
     if !new.is_as(&known) {
         cluster.nodes.reorder();
-        cluster.map.send_replace(new);
+        cluster.map.send_replace(new.into());
     }
     Ok(())
-}
-
-/// Says which nodes have taken the place of others. It compares what was learned, as redirections move slots one by one.
-fn note_replaced(cluster: &Cluster, ranges: &[Range], new: &Arc<Map>) {
-    let mut learned = cluster.learned.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = mem::replace(&mut *learned, Arc::clone(new));
-    drop(learned);
-    if let Some(slots) = before.replaced_by(ranges) {
-        log!(info, cluster = cluster.addresses(), "{slots}");
-    }
 }
 
 /// Asks the connected nodes for their views, and leaves out the slow ones.
 async fn asked(cluster: &Cluster) -> Vec<View> {
     let map = cluster.map();
-    let mut answers: FuturesUnordered<_> =
-        map.kept().filter(|node| node.link.is_up()).map(|node| view_of(node)).collect();
-    let mut views = Vec::new();
-    while views.is_empty() {
-        match answers.next().await {
-            Some(view) => views.extend(view.ok()),
-            None => return views,
-        }
-    }
-    let rest = async {
-        while let Some(view) = answers.next().await {
-            views.extend(view.ok());
-        }
-    };
-    let _ = timeout(PATIENCE, rest).await;
-    views
+    let nodes = map.kept().filter(|node| node.link.is_up());
+    views(nodes.map(|node| view_of(node)), |_| false).await.0
 }
 
 /// Asks the nodes of the URL for their views, and returns the first usable one, or else the best of all.
 async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
-    let mut answers: FuturesUnordered<_> = cluster.seeds.iter().map(|seed| view_of_seed(seed)).collect();
+    let (views, errors) = views(cluster.seeds.iter().map(|seed| view_of_seed(seed)), View::is_usable).await;
+    best(views).ok_or_else(|| {
+        let what = format!("no node of {} could be asked which node has which keys", cluster.name());
+        failure::of_several(&errors, &what).unwrap_or_else(|| cluster.unknown())
+    })
+}
+
+/// Collects the views that come soon after the first, and the errors. One that `is_enough` is returned at once and alone.
+async fn views(
+    asked: impl Iterator<Item = impl Future<Output = Result<View, BackendError>>>,
+    is_enough: impl Fn(&View) -> bool,
+) -> (Vec<View>, Vec<BackendError>) {
+    let mut answers: FuturesUnordered<_> = asked.collect();
     let (mut views, mut errors) = (Vec::new(), Vec::new());
     let mut patience = pin!(Fuse::terminated());
     loop {
@@ -103,8 +85,8 @@ async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
             () = &mut patience, if !patience.is_terminated() => None,
         };
         match answer {
-            None => break,
-            Some(Ok(view)) if view.is_usable() => return Ok(view),
+            None => return (views, errors),
+            Some(Ok(view)) if is_enough(&view) => return (vec![view], errors),
             Some(Ok(view)) => {
                 views.push(view);
                 if patience.is_terminated() {
@@ -114,10 +96,6 @@ async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
             Some(Err(error)) => errors.push(error),
         }
     }
-    best(views).ok_or_else(|| {
-        let what = format!("no node of {} could be asked which node has which keys", cluster.name());
-        failure::of_several(&errors, &what).unwrap_or_else(|| cluster.unknown())
-    })
 }
 
 /// Chooses among the views of several nodes: one that says that all is well, and then the newest.
@@ -134,9 +112,7 @@ impl View {
 }
 
 async fn view_of(node: &Connector) -> Result<View, BackendError> {
-    let (slots, about) = (Commands::one(["CLUSTER", "SLOTS"]), Commands::one(["CLUSTER", "INFO"]));
-    let (slots, about) = tokio::join!(node.query::<Value>(&slots), node.query::<Value>(&about));
-    view(slots?, about.ok(), &node.settings.address).ok_or_else(|| misread(node))
+    view(node, node.query::<Vec<Value>>(&questions()).await?)
 }
 
 /// Asks a node of the URL for its view. While it answers, the cluster does not count as down.
@@ -155,22 +131,27 @@ async fn asked_once(seed: &Connector) -> Result<View, BackendError> {
     let connected = async { seed.attempt(seed.log_in().await?, None, None).await };
     let Connected { wire, mut reader, .. } = connected.await.map_err(|Failure { error, .. }| error)?;
     seed.heard();
-    let mut questions = Commands::one(["CLUSTER", "SLOTS"]);
-    questions.add(["CLUSTER", "INFO"]);
-    let replies = timeout(seed.limit(), reader.carry(wire.put(&questions))).await;
-    let replies = replies.map_err(|_| seed.out_of_time())?.map_err(|error| seed.refusal(error))?;
-    let mut replies = replies.into_iter();
-    let slots = replies.next().unwrap_or(Value::Nil).extract_error().map_err(|error| seed.refusal(error))?;
-    view(slots, replies.next(), &seed.settings.address).ok_or_else(|| misread(seed))
+    let replies = timeout(seed.limit(), reader.carry(wire.put(&questions()))).await;
+    view(seed, replies.map_err(|_| seed.out_of_time())?.map_err(|error| seed.refusal(error))?)
 }
 
-fn view(slots: Value, about: Option<Value>, asked: &Address) -> Option<View> {
-    let ranges = ranges(slots, asked)?;
+fn questions() -> Commands {
+    let mut questions = Commands::one(["CLUSTER", "SLOTS"]);
+    questions.add(["CLUSTER", "INFO"]);
+    questions
+}
+
+/// Reads the replies of a node to the questions.
+fn view(node: &Connector, replies: impl IntoIterator<Item = Value>) -> Result<View, BackendError> {
+    let mut replies = replies.into_iter();
+    let slots = replies.next().unwrap_or(Value::Nil).extract_error().map_err(|error| node.refusal(error))?;
+    let ranges = ranges(slots, &node.settings.address).ok_or_else(|| misread(node))?;
     // A user who may not ask gets along without.
-    let about = about.as_ref().and_then(info::text).unwrap_or_default();
+    let about = replies.next();
+    let about = about.as_ref().and_then(reply::text).unwrap_or_default();
     let is_ok = info::field(about, "cluster_state").map(|state| state == "ok");
     let epoch = info::field(about, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    Some(View { ranges, is_ok, epoch })
+    Ok(View { ranges, is_ok, epoch })
 }
 
 /// The error of a cluster whose nodes have just been made, or were reset.

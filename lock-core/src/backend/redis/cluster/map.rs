@@ -120,23 +120,6 @@ impl Map {
         self.nodes.len() == other.nodes.len() && other.nodes.iter().all(has)
     }
 
-    /// Says where the slots of nodes are that have none any longer, as after a failover: `slots 0-99 are served by a:6379 now`. `None`
-    /// if each node has kept some, as while slots move one by one.
-    pub(super) fn replaced_by(&self, after: &[Range]) -> Option<String> {
-        let is_gone = |node: &&Arc<Connector>| after.iter().all(|(address, ..)| node.settings.address != *address);
-        let gone: Vec<_> = self.nodes.iter().filter(is_gone).collect();
-        let had = |slot| self.owner(slot).is_some_and(|owner| gone.iter().any(|node| Arc::ptr_eq(node, owner)));
-        let moved: Vec<_> = after.iter().filter(|(_, first, _)| had(*first)).collect();
-        let name = |(address, first, last): &&Range| format!("{first}-{last} are served by {address}");
-        let mut parts: Vec<_> = moved.iter().take(RANGES_NAMED).map(name).collect();
-        match moved.len().saturating_sub(RANGES_NAMED) {
-            0 if parts.is_empty() => return None,
-            0 => {}
-            more => parts.push(format!("{more} more ranges are served by others")),
-        }
-        Some(format!("slots {} now", parts.join(", ")))
-    }
-
     /// How many slots no node has.
     pub(super) fn uncovered(&self) -> usize {
         self.owners.iter().filter(|owner| **owner == NOBODY).count()
@@ -195,15 +178,12 @@ fn at(host: &str, port: u16, asked: &Address) -> Address {
     Address::Tcp { host, port }
 }
 
-/// How many ranges of slots a message names.
-const RANGES_NAMED: usize = 8;
 /// For how long a connection is kept to a node that has no slot.
 const GUESTS_STAY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{options::ConnectOptions, timeouts::Timeouts};
 
     fn tcp(host: &str, port: u16) -> Address {
         Address::Tcp { host: host.to_owned(), port }
@@ -258,37 +238,5 @@ mod tests {
         for text in ["", "a", "a:", "a:x", "a:99999"] {
             assert_eq!(address(text, &asked), None, "{text}");
         }
-    }
-
-    /// Says what is logged when the nodes of these ranges follow those of others.
-    fn said(before: &[(u16, u16, u16)], after: &[(u16, u16, u16)]) -> Option<String> {
-        let second = Duration::from_secs(1);
-        let options = ConnectOptions::new("test", Timeouts { command: second, connect: second });
-        let settings = Settings::from_url("redis://a:1", &options).expect("a valid URL");
-        let nodes = Nodes { settings, shared: Shared::default(), seeds: Vec::new() };
-        let ranges = |ranges: &[(u16, u16, u16)]| -> Vec<Range> {
-            ranges.iter().map(|(port, first, last)| (tcp("a", *port), *first, *last)).collect()
-        };
-        Map::of(&ranges(before), &Map::unknown(), &nodes).replaced_by(&ranges(after))
-    }
-
-    #[test]
-    fn slots_of_a_node_that_is_replaced_are_named_and_those_that_move_one_by_one_are_not() {
-        let whole = [(1, 0, 5_460), (2, 5_461, 10_922), (3, 10_923, 16_383)];
-        assert_eq!(said(&whole, &whole), None);
-        assert_eq!(said(&[], &whole), None);
-        assert_eq!(said(&whole, &[(2, 0, 0), (1, 1, 5_460), (2, 5_461, 10_922), (3, 10_923, 16_383)]), None);
-        let failed_over = said(&whole, &[(4, 0, 5_460), (2, 5_461, 10_922), (3, 10_923, 16_383)]);
-        assert_eq!(failed_over.as_deref(), Some("slots 0-5460 are served by a:4 now"));
-        let shared = said(&whole, &[(4, 0, 99), (5, 101, 102), (4, 103, 103), (2, 104, 16_383)]);
-        let words = "slots 0-99 are served by a:4, 101-102 are served by a:5, 103-103 are served by a:4, 104-16383 are served \
-                     by a:2 now";
-        assert_eq!(shared.as_deref(), Some(words));
-        // Some of them have no node.
-        assert_eq!(said(&[(1, 0, 9)], &[(2, 10, 20)]), None);
-        let scattered: Vec<_> = (0..20).map(|range| (1 + 2 * (range % 2), range, range)).collect();
-        let taken: Vec<_> = (0..20).map(|range| (3 + range % 2, range, range)).collect();
-        let said = said(&scattered, &taken).expect("the first node has no slots");
-        assert!(said.ends_with("14-14 are served by a:3, 2 more ranges are served by others now"), "{said}");
     }
 }

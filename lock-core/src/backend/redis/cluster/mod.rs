@@ -43,14 +43,14 @@ impl Cluster {
             let calls = parts.into_iter().map(|part| (part.indices, Box::pin(call_part(part.way, part.batch)) as Call));
             return Reply::new(unconstrained(whole(count, calls.collect())));
         };
-        let counts = connections.iter().map(Connection::counts).collect();
+        let counts = connections.iter().map(|connection| connection.wire.counts()).collect();
         let put = |(part, connection): (Part, &Connection)| {
             let limit = call::limit(&part.way, &part.batch);
             (part.indices, call::put(part.way, connection.clone(), part.batch, limit))
         };
         let calls = parts.into_iter().zip(&connections).map(put).collect();
         // Each is written, also if another one has ended.
-        let ended = connections.iter().filter(|connection| !connection.flush()).count();
+        let ended = connections.iter().filter(|connection| !connection.wire.flush()).count();
         let is_sent = ended == 0 && self.sends_at_once() && self.epoch() == epoch;
         Reply::put(Box::pin(unconstrained(whole(count, calls))), is_sent.then_some(counts))
     }

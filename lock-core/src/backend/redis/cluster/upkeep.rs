@@ -200,14 +200,8 @@ impl<'a> Keeper<'a> {
     /// Passes on a message of a node's upkeep. Returns whether a node may have been lost.
     fn heard(&mut self, node: Arc<str>, notice: Notice) -> bool {
         match notice {
-            // The listener on the channel receives grants.
-            Notice::Granted(_) => {}
-            Notice::Changed(keys) => self.calls.changed(keys),
-            Notice::Connected => self.calls.connected(),
-            Notice::Moved => self.calls.moved(),
-            // Requests go over the connections to other nodes, too.
-            Notice::Settled(_) => {}
-            notice @ Notice::Message(_) => self.calls.pass_on(notice),
+            // The listener on the channel receives grants, and requests go over the connections to other nodes, too.
+            Notice::Granted(_) | Notice::Settled(_) => {}
             Notice::Listening(true) => {
                 self.listening.insert(node);
                 self.calls.listening(true);
@@ -216,6 +210,7 @@ impl<'a> Keeper<'a> {
                 self.note_deaf(&node);
                 return !self.cluster.is_reachable();
             }
+            notice => self.calls.pass_on(notice),
         }
         false
     }

@@ -10,7 +10,6 @@ use super::super::{
     connector::{Connector, Unanswered},
     failure,
     handshake::{Connected, Failure},
-    info,
     reply::misread,
     script::{self, By},
     slot::Tag,
@@ -88,15 +87,6 @@ impl Open {
             reply = self.call(connector, By::Source, tag, batch).await;
         }
         script::answer_to(batch, reply?, &connector.address()).map_err(Unanswered::Broken)
-    }
-
-    /// Returns how many replicas are connected, if the user may ask for it.
-    pub(super) async fn replicas(&mut self, connector: &Connector) -> Result<Option<u32>, BackendError> {
-        match self.send(connector, &Commands::one(["INFO", "replication"]), connector.limit()).await {
-            Ok(reply) => Ok(info::text(&reply).and_then(info::replicas)),
-            Err(Unanswered::Refused(_)) => Ok(None),
-            Err(unanswered) => Err(connector.failed(unanswered)),
-        }
     }
 
     /// Waits until `least` replicas have what was written over this connection; returns how many have.
