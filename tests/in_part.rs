@@ -65,7 +65,7 @@ async fn the_error_of_an_acquire_that_was_executed_in_part_says_that_it_may_have
         assert_eq!(server.left().await, ["first", "k"]);
     };
     tokio::select! {
-        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),
         () = work => {}
     }
 }

@@ -160,7 +160,7 @@ async fn says(server: &RedisServer, batches: &[Batch], between: impl AsyncFn(usi
         said
     };
     tokio::select! {
-        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),
         said = work => said,
     }
 }

@@ -47,7 +47,7 @@ async fn a_release_by_force_that_spares_other_libraries_leaves_their_key() {
         assert!(matches!(freed[..], [Ok(Outcome::Released)]), "{freed:?}");
     };
     tokio::select! {
-        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on"),
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on"),
         () = calls => {}
     }
 }

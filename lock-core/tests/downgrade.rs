@@ -88,9 +88,9 @@ impl Backend for Noting {
         self.store.clock()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.noted.lock().expect("not poisoned").calls = Some(calls.clone());
-        self.store.upkeep(calls)
+        self.store.driver(calls)
     }
 }
 

@@ -117,12 +117,12 @@ impl Backend for Replicated {
         self.store.clock()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.tasks.fetch_add(1, Ordering::SeqCst);
-        let (task, upkeep) = (Task(Arc::clone(&self.tasks)), self.store.upkeep(calls));
+        let (task, driver) = (Task(Arc::clone(&self.tasks)), self.store.driver(calls));
         Box::pin(async move {
             let _task = task;
-            upkeep.await;
+            driver.await;
         })
     }
 }

@@ -12,6 +12,7 @@ mod cancel;
 mod clock_steps;
 mod danger;
 mod downgrade;
+mod driver;
 mod durability;
 mod health;
 mod in_doubt;
@@ -38,7 +39,6 @@ mod slow_answers;
 mod spans;
 mod together;
 mod turns;
-mod upkeep;
 mod user_code;
 mod waits;
 #[cfg(feature = "redis")]

@@ -75,11 +75,11 @@ impl Trap {
 struct Store {
     memory: MemoryBackend,
     lists: Trap,
-    upkeep: Trap,
+    driver: Trap,
     epoch: Trap,
     now: Trap,
     timer: Trap,
-    upkeeps: Arc<AtomicUsize>,
+    drivers: Arc<AtomicUsize>,
 }
 
 impl Backend for Store {
@@ -105,9 +105,9 @@ impl Backend for Store {
         Arc::new(Ticking { clock: self.memory.clock(), trap: self.now.clone(), timer: self.timer.clone() })
     }
 
-    fn upkeep(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.upkeeps.fetch_add(1, Ordering::SeqCst);
-        let trap = self.upkeep.clone();
+    fn driver(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.drivers.fetch_add(1, Ordering::SeqCst);
+        let trap = self.driver.clone();
         Box::pin(async move {
             loop {
                 sleep(ms(10)).await;
@@ -319,7 +319,7 @@ fn span_that_panics_when_a_lease_begins_leaves_no_lease() {
 #[test]
 fn parts_of_a_backend_that_panic_once_end_no_lease() {
     let part: [fn(&Store) -> &Trap; 5] =
-        [|store| &store.lists, |store| &store.upkeep, |store| &store.epoch, |store| &store.now, |store| &store.timer];
+        [|store| &store.lists, |store| &store.driver, |store| &store.epoch, |store| &store.now, |store| &store.timer];
     for part in part {
         for times in [1, 3] {
             let store = Store::default();
@@ -342,11 +342,11 @@ fn clock_that_panics_at_any_reading_ends_no_lease() {
 
 /// As on a runtime without timers.
 #[test]
-fn upkeep_whose_rest_panics_too_does_not_keep_the_runtime_busy() {
+fn driver_whose_rest_panics_too_does_not_keep_the_runtime_busy() {
     in_virtual_time(async {
         let store = Store::default();
         let timer = store.timer.clone();
-        store.upkeep.load(usize::MAX);
+        store.driver.load(usize::MAX);
         timer.load(usize::MAX);
         let manager = LockManager::builder().backend(store).build().unwrap();
         assert!(manager.health().is_up());
@@ -358,12 +358,12 @@ fn upkeep_whose_rest_panics_too_does_not_keep_the_runtime_busy() {
 }
 
 #[test]
-fn upkeep_that_panics_each_time_ends_no_lease_and_begins_again_after_a_rest() {
+fn driver_that_panics_each_time_ends_no_lease_and_begins_again_after_a_rest() {
     let store = Store::default();
-    let (trap, upkeeps) = (store.upkeep.clone(), Arc::clone(&store.upkeeps));
+    let (trap, drivers) = (store.driver.clone(), Arc::clone(&store.drivers));
     in_virtual_time(lease_survives(store, &trap, usize::MAX));
-    let upkeeps = upkeeps.load(Ordering::SeqCst);
-    assert!((2..100).contains(&upkeeps), "{upkeeps} times in about six seconds");
+    let drivers = drivers.load(Ordering::SeqCst);
+    assert!((2..100).contains(&drivers), "{drivers} times in about six seconds");
 }
 
 /// Without a clock there are no deadlines: the leases end, and a later request starts the engine again.

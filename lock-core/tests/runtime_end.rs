@@ -138,7 +138,7 @@ fn acquire_in_flight_when_the_first_request_s_runtime_ends_starts_the_next_task(
     let guard = outer.block_on(async { tokio::time::timeout(secs(60), acquire).await.unwrap().unwrap().unwrap() });
     assert!(guard.is_held());
     let limit = Instant::now() + secs(60);
-    while backend.upkeeps() < 2 {
+    while backend.drivers() < 2 {
         assert!(Instant::now() < limit, "its own runtime has no task");
         thread::sleep(ms(1));
     }
@@ -202,7 +202,7 @@ fn shutdown_releases_what_the_end_of_the_first_request_s_runtime_has_left() {
     let manager = manager(backend.clone(), None);
     let guard = engine.block_on(async { manager.lock("k").ttl(secs(600)).await.unwrap() });
     // Its task may not have had its first turn yet, and would then never begin.
-    while backend.upkeeps() == 0 {
+    while backend.drivers() == 0 {
         thread::yield_now();
     }
     drop(engine);
@@ -212,7 +212,7 @@ fn shutdown_releases_what_the_end_of_the_first_request_s_runtime_has_left() {
         let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
         assert!(!other.is_locked("k").await.unwrap());
     });
-    assert_eq!(backend.upkeeps(), 2);
+    assert_eq!(backend.drivers(), 2);
 }
 
 #[test]

@@ -171,7 +171,7 @@ async fn connection_that_is_replaced_is_killed() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
     let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "killed", 2 * LIMIT).expect("a sound URL");
-    with_upkeep(&backend, async {
+    with_driver(&backend, async {
         backend.call(acquire("k", 1)).await.expect("the server answers");
         let kills = async || server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
         assert!(!kills().await.contains("client|kill"), "{}", kills().await);

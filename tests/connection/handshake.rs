@@ -198,7 +198,7 @@ async fn identity_is_the_run_of_the_server_whatever_its_name_is_in_the_url() {
     for url in urls {
         let backend = RedisBackend::from_url(&url, "identity", SOON).expect("a sound URL");
         assert_eq!(backend.identity(), None, "there is no connection yet");
-        with_upkeep(&backend, async {
+        with_driver(&backend, async {
             backend.call(Batch::new()).await.expect("the server answers");
             identities.push(backend.identity().expect("the server tells"));
         })

@@ -78,15 +78,15 @@ async fn batch_that_is_refused_as_a_whole_ends_within_the_limit_of_one_call() {
         assert!(kinds.clone().all(|kind| kind == Err(ErrorKind::Denied)), "{:?}", kinds.collect::<Vec<_>>());
     };
     tokio::select! {
-        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),
         () = work => {}
     }
 }
 
-/// Runs `work` with a backend that has its upkeep.
-async fn with_upkeep(backend: &RedisBackend, work: impl Future<Output = ()>) {
+/// Runs `work` with a backend that has its driver.
+async fn with_driver(backend: &RedisBackend, work: impl Future<Output = ()>) {
     tokio::select! {
-        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),
         () = work => {}
     }
 }
@@ -106,7 +106,7 @@ async fn request_that_is_polled_too_late_sends_nothing_and_keeps_the_connection(
     let backend = RedisBackend::from_url(&server.url(), "late", limit).expect("a sound URL");
     let mut late = backend.call(acquire("late", 1));
     assert!((&mut late).now_or_never().is_none(), "there is no connection yet");
-    with_upkeep(&backend, async {
+    with_driver(&backend, async {
         backend.call(acquire("k", 2)).await.expect("the server answers");
         let (epoch, connections) = (backend.epoch(), server.info("total_connections_received").await);
         tokio::time::sleep(limit + ms(50)).await;
@@ -127,7 +127,7 @@ async fn answer_that_is_there_counts_however_late_it_is_looked_for() {
     let server = RedisServer::start().await;
     let limit = 2 * LIMIT;
     let backend = RedisBackend::from_url(&server.url(), "late", limit).expect("a sound URL");
-    with_upkeep(&backend, async {
+    with_driver(&backend, async {
         backend.call(acquire("k", 1)).await.expect("the server answers");
         let mut late = backend.call(acquire("late", 2));
         assert!((&mut late).now_or_never().is_none(), "it is sent, and not answered yet");
@@ -145,7 +145,7 @@ async fn renewal_gives_a_silent_connection_up_in_time_and_others_are_repeated_ov
     let proxy = FaultProxy::start(server.address()).await;
     // So long that only the time of the renewal itself can end it before the deadline of the test.
     let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "silent", LONG).expect("a sound URL");
-    with_upkeep(&backend, async {
+    with_driver(&backend, async {
         backend.call(acquire("k", 1)).await.expect("the server answers");
         let epoch = backend.epoch();
         proxy.drop_requests();
@@ -335,7 +335,7 @@ fn answer_that_comes_while_the_runtime_stands_still_counts() {
         let work = backend.clone();
         let (ask, mut asked) = mpsc::unbounded_channel();
         let task = runtime.spawn(async move {
-            with_upkeep(&work.clone(), async move {
+            with_driver(&work.clone(), async move {
                 work.call(acquire(&format!("k{threads}"), 1)).await.expect("the server answers");
                 let epoch = work.epoch();
                 while let Some((round, answered)) = asked.recv().await {
@@ -406,7 +406,7 @@ async fn release_by_force_whose_answer_is_lost_does_not_strike_the_next_holder()
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
     let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "force", SOON).expect("a sound URL");
-    with_upkeep(&backend, async {
+    with_driver(&backend, async {
         backend.call(acquire("k", 1)).await.expect("the server answers");
         proxy.drop_replies();
         let mut force = backend.call(Batch::from([Operation::Force { key: key("k"), foreign: true }]));

@@ -142,7 +142,7 @@ async fn request_that_is_dropped_does_not_end_the_wait_of_another() {
     held.release().await.expect("it is held");
 }
 
-/// Two managers share a backend, and the upkeep of either may be the one that waits. It ends in the midst of it.
+/// Two managers share a backend, and the driver of either may be the one that waits. It ends in the midst of it.
 #[tokio::test]
 async fn waits_go_on_when_one_of_two_managers_of_a_backend_ends() {
     let group = Group::start(1).await;

@@ -68,7 +68,7 @@ async fn a_share_that_is_handed_over_ends_also_if_it_was_taken_again_before_the_
         assert_eq!(left, [next.reveal(), waiter.reveal()], "two permits are free, and a waiter wants one");
     };
     tokio::select! {
-        () = backend.upkeep(calls) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = backend.driver(calls) => unreachable!("the driver goes on for as long as it is polled"),
         () = work => {}
     }
 }

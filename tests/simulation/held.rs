@@ -66,7 +66,7 @@ async fn all_agree(goes: Clock) {
         assert!(told as u64 >= least, "only {told} grants were told");
     };
     tokio::select! {
-        () = backend.upkeep(calls) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = backend.driver(calls) => unreachable!("the driver goes on for as long as it is polled"),
         () = work => {}
     }
 }

@@ -98,8 +98,8 @@ fn compare(seed: u64, times: &Times) -> usize {
     let micros = Arc::new(AtomicU64::new(1_750_000_000_000_000));
     let memory = MemoryBackend::with_clock(Arc::new(Held(Arc::clone(&micros))));
     let (calls, mut notices) = Calls::new(Arc::clone(&heard));
-    let mut upkeep = memory.upkeep(calls);
-    assert!((&mut upkeep).now_or_never().is_none(), "the upkeep goes on");
+    let mut driver = memory.driver(calls);
+    assert!((&mut driver).now_or_never().is_none(), "the driver goes on");
     let channels: [Arc<str>; 3] = [heard, "lock-core:calls:gone".into(), "".into()];
     let (mut of_node, mut of_memory) = (Seen::default(), Seen::default());
     let (mut story, mut messages) = (Vec::new(), 0);

@@ -221,7 +221,7 @@ async fn the_simulated_node_answers_as_the_script_does() {
         assert!(messages as u64 >= least, "only {messages} grants were told");
     };
     tokio::select! {
-        () = backend.upkeep(calls) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = backend.driver(calls) => unreachable!("the driver goes on for as long as it is polled"),
         () = work => {}
     }
 }

@@ -43,7 +43,7 @@ impl Calls {
         (Self { channel, sender }, receiver)
     }
 
-    /// Makes a channel without a receiver, for tests that poll the upkeep of a backend themselves.
+    /// Makes a channel without a receiver, for tests that poll the driver of a backend themselves.
     #[must_use]
     pub fn to_nobody() -> Self {
         Self::new("lock-core:calls:nobody".into()).0

@@ -194,7 +194,7 @@ impl Backend for MemoryBackend {
         Arc::clone(&self.store.clock)
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let store = Arc::clone(&self.store);
         Box::pin(async move {
             let channel = Arc::clone(calls.channel());

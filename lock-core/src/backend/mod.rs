@@ -205,12 +205,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns whether a [`call`](Self::call) is sent, or even answered, by the time that it returns. Then the thread of a request makes
     /// the call, and no task stands between. If it is not sent after all, the engine's task polls the reply. Asked before each step of
     /// the engine, so that it may change. Neither this nor the calls may block, and the answers must be read by the
-    /// [upkeep](Self::upkeep) of the manager that calls. Default: `false`.
+    /// [driver](Self::driver) of the manager that calls. Default: `false`.
     fn sends_at_once(&self) -> bool {
         false
     }
 
-    /// Returns whether nothing but sockets and timers of the runtime wakes the [upkeep](Self::upkeep). Default: `false`, as it may wait for
+    /// Returns whether nothing but sockets and timers of the runtime wakes the [driver](Self::driver). Default: `false`, as it may wait for
     /// other tasks.
     #[doc(hidden)]
     fn is_driven(&self) -> bool {
@@ -283,7 +283,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Arc::new(SystemClock)
     }
 
-    /// Returns `true` when the upkeep has no outstanding work. The engine does not stop before that. Default: `true`.
+    /// Returns `true` when the driver has no outstanding work. The engine does not stop before that. Default: `true`.
     fn is_settled(&self) -> bool {
         true
     }
@@ -295,13 +295,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns the upkeep of the backend (connecting, heartbeats, receiving messages), which the engine polls inside
-    /// its own task for as long as that runs. When the upkeep is dropped, the runtime is ending, and the upkeep must close its
+    /// Returns the driver of the backend (connecting, heartbeats, receiving messages), which the engine polls inside
+    /// its own task for as long as that runs. When the driver is dropped, the runtime is ending, and the driver must close its
     /// connections. Default: nothing to do.
     ///
     /// A backend that can notify waiters calls [`Calls::listening`], and passes messages for [`Calls::channel`] on to
     /// [`Calls::granted`]. A backend that cannot leaves `calls` alone, and waiters poll.
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         drop(calls);
         Box::pin(std::future::pending())
     }

@@ -39,9 +39,9 @@ impl Backend for Late {
         true
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (told, mut notices) = Calls::new(Arc::clone(calls.channel()));
-        let (upkeep, late) = (self.store.upkeep(told), self.messages);
+        let (driver, late) = (self.store.driver(told), self.messages);
         Box::pin(async move {
             let passes = async {
                 while let Some(notice) = notices.recv().await {
@@ -56,7 +56,7 @@ impl Backend for Late {
                     });
                 }
             };
-            tokio::join!(upkeep, passes);
+            tokio::join!(driver, passes);
         })
     }
 }

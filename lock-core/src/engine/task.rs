@@ -1,4 +1,4 @@
-//! The one task of a manager: polls the backend's upkeep, hands the answers to the state, and sends renewals, retries and requests that
+//! The one task of a manager: polls the backend's driver, hands the answers to the state, and sends renewals, retries and requests that
 //! have gathered.
 
 use std::{
@@ -112,7 +112,7 @@ struct Work {
     core: Arc<Core>,
     told: backend::Calls,
     notices: mpsc::UnboundedReceiver<Notice>,
-    upkeep: Upkeep,
+    driver: Driver,
     /// Whether only sockets and timers wake it.
     is_driven: bool,
     calls: FuturesUnordered<InFlight>,
@@ -141,7 +141,7 @@ impl Work {
         let (told, notices) = backend::Calls::new(Arc::clone(state.queues.channel()));
         drop(state);
         Self {
-            upkeep: upkeep(&core, told.clone()),
+            driver: driver(&core, told.clone()),
             is_driven: caught(|| core.backend.is_driven()).unwrap_or(false),
             core,
             told,
@@ -191,14 +191,14 @@ impl Work {
             if finished && self.lists.is_empty() && self.core.state().queues.waits_for_nothing() {
                 return;
             }
-            // The upkeep drives the connection, so it is polled before the calls: it reads what has arrived, and then the calls compare
+            // The driver is polled before the calls: it reads what has arrived, and then the calls compare
             // the clock with their limits. In the other order, a runtime that was starved for longer than a limit would report a
             // time-out for answers that were already in the socket. The second poll writes what the calls have just queued; without it
             // they would leave with the next wake-up.
             let exchange = poll_fn(|cx| {
                 // With other calls in flight there is work for another thread, too, which the task moves to; see `free_slot`.
                 let is_alone = self.is_driven && self.calls.is_empty();
-                self.turn.poll_driven(is_alone, cx, |cx| poll_upkeep(&self.core, &mut self.upkeep, &self.told, cx));
+                self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
                 self.core.take_replies(&mut self.replies);
                 let sends = self.replies.iter().any(|(_, reply)| reply.is_unsent());
                 for (call, reply) in self.replies.drain(..) {
@@ -220,7 +220,7 @@ impl Work {
                     self.answered.push(answer);
                 }
                 if sends {
-                    self.turn.poll_driven(is_alone, cx, |cx| poll_upkeep(&self.core, &mut self.upkeep, &self.told, cx));
+                    self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
                 }
                 if self.answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
@@ -262,16 +262,16 @@ fn handle_notices(core: &Core, first: &mut Option<Notice>, notices: &mut mpsc::U
     });
 }
 
-type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Polls the upkeep, which may have nothing left to do. After a panic of the backend it begins again, so that the connection does not
+/// Polls the driver, which may have nothing left to do. After a panic of the backend it begins again, so that the connection does not
 /// stay away.
-fn poll_upkeep(core: &Arc<Core>, upkeep: &mut Upkeep, told: &backend::Calls, cx: &mut Context<'_>) {
-    match caught(|| upkeep.as_mut().poll(cx)) {
+fn poll_driver(core: &Arc<Core>, driver: &mut Driver, told: &backend::Calls, cx: &mut Context<'_>) {
+    match caught(|| driver.as_mut().poll(cx)) {
         Ok(Poll::Pending) => {}
-        Ok(Poll::Ready(())) => *upkeep = Box::pin(pending()),
+        Ok(Poll::Ready(())) => *driver = Box::pin(pending()),
         Err(_) => {
-            let ended = std::mem::replace(upkeep, upkeep_again(core, told.clone()));
+            let ended = std::mem::replace(driver, driver_again(core, told.clone()));
             let _ = caught(|| drop(ended));
             // Messages came over its connection. The next one says whether they reach this process again.
             told.listening(false);
@@ -280,18 +280,18 @@ fn poll_upkeep(core: &Arc<Core>, upkeep: &mut Upkeep, told: &backend::Calls, cx:
     }
 }
 
-fn upkeep(core: &Arc<Core>, told: backend::Calls) -> Upkeep {
-    caught(|| core.backend.upkeep(told.clone())).unwrap_or_else(|_| upkeep_again(core, told))
+fn driver(core: &Arc<Core>, told: backend::Calls) -> Driver {
+    caught(|| core.backend.driver(told.clone())).unwrap_or_else(|_| driver_again(core, told))
 }
 
-/// Begins the upkeep after a rest.
-fn upkeep_again(core: &Arc<Core>, told: backend::Calls) -> Upkeep {
+/// Begins the driver after a rest.
+fn driver_again(core: &Arc<Core>, told: backend::Calls) -> Driver {
     let core = Arc::clone(core);
     Box::pin(async move {
         for _ in 0..RESTS {
-            let rest = async { core.clock.sleep(BEFORE_UPKEEP).await };
+            let rest = async { core.clock.sleep(BEFORE_DRIVER).await };
             if AssertUnwindSafe(rest).catch_unwind().await.is_ok() {
-                return upkeep(&core, told).await;
+                return driver(&core, told).await;
             }
             pause().await;
         }
@@ -375,8 +375,8 @@ const PANICS: usize = 100;
 /// How often it tries to rest.
 const RESTS: usize = 3;
 
-/// How long the upkeep rests after a panic of the backend.
-const BEFORE_UPKEEP: Duration = Duration::from_millis(100);
+/// How long the driver rests after a panic of the backend.
+const BEFORE_DRIVER: Duration = Duration::from_millis(100);
 
 /// After so many answers the runtime has a turn, even if more are there.
 const ANSWERS: usize = 16;

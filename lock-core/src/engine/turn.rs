@@ -17,7 +17,7 @@ use tokio::{
 
 /// Polls `work` again at once if it was woken while it was polled.
 ///
-/// The engine's task polls the connection itself: a command of the upkeep, or a notice that it passes on, wakes the task that is running.
+/// The engine's task polls the connection itself: a command of the driver, or a notice that it passes on, wakes the task that is running.
 /// A runtime puts such a task at the end of a queue and wakes another thread that may take it from there, which costs more than the
 /// request.
 ///
@@ -28,7 +28,7 @@ async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {
     let others = Some(runtime).filter(has_several_threads);
     let waker = Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others }));
     // Nobody else sets it.
-    let _ = turn.of_driver.set(Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others: None })));
+    let _ = turn.of_runtime.set(Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others: None })));
     poll_fn(|cx| {
         bell.answer_to(cx.waker());
         for _ in 0..TURNS {
@@ -64,7 +64,7 @@ async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {
 pub(super) struct Turn {
     is_passed: Arc<AtomicBool>,
     /// The waker for what only sockets and timers wake.
-    of_driver: Arc<OnceLock<Waker>>,
+    of_runtime: Arc<OnceLock<Waker>>,
 }
 
 impl Turn {
@@ -76,7 +76,7 @@ impl Turn {
         cx: &mut Context<'_>,
         poll: impl FnOnce(&mut Context<'_>) -> T,
     ) -> T {
-        match self.of_driver.get().filter(|_| is_driven) {
+        match self.of_runtime.get().filter(|_| is_driven) {
             Some(waker) => poll(&mut Context::from_waker(waker)),
             None => poll(cx),
         }

@@ -21,7 +21,7 @@ use lock_core::{
 use rand::{RngExt, rngs::StdRng};
 use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
 
-/// Checks a backend, polling its upkeep meanwhile.
+/// Checks a backend, polling its driver meanwhile.
 ///
 /// # Panics
 /// When the backend breaks its [contract](Backend#contract), with a sentence that names the broken rule.
@@ -47,7 +47,7 @@ pub async fn run(backend: impl Backend) {
         listens: false,
     };
     tokio::select! {
-        () = backend.upkeep(calls) => panic!("the upkeep of a backend goes on for as long as it is polled"),
+        () = backend.driver(calls) => panic!("the driver of a backend goes on for as long as it is polled"),
         () = suite.all() => {}
     }
 }

@@ -45,8 +45,8 @@ impl Backend for Node {
         Arc::new(OnceReady(self.0.clock()))
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.0.upkeep(calls)
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.0.driver(calls)
     }
 }
 

@@ -88,8 +88,8 @@ impl Backend for Network {
         self.store.clock()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.store.upkeep(calls)
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.store.driver(calls)
     }
 }
 

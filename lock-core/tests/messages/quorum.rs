@@ -56,8 +56,8 @@ impl Backend for Node {
         self.node.clock()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        if self.hears { self.node.upkeep(calls) } else { Box::pin(std::future::pending()) }
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        if self.hears { self.node.driver(calls) } else { Box::pin(std::future::pending()) }
     }
 }
 

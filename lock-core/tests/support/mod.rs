@@ -59,7 +59,7 @@ pub(crate) struct Faulty {
 #[derive(Debug)]
 struct Shared {
     calls: AtomicUsize,
-    upkeeps: AtomicUsize,
+    drivers: AtomicUsize,
     forces: AtomicUsize,
     largest: AtomicUsize,
     log: Mutex<Vec<Vec<&'static str>>>,
@@ -88,7 +88,7 @@ impl Faulty {
     pub(crate) fn new() -> Self {
         let shared = Shared {
             calls: AtomicUsize::new(0),
-            upkeeps: AtomicUsize::new(0),
+            drivers: AtomicUsize::new(0),
             forces: AtomicUsize::new(0),
             largest: AtomicUsize::new(0),
             log: Mutex::default(),
@@ -140,8 +140,8 @@ impl Faulty {
     }
 
     /// How many engine tasks have begun.
-    pub(crate) fn upkeeps(&self) -> usize {
-        self.shared.upkeeps.load(Ordering::SeqCst)
+    pub(crate) fn drivers(&self) -> usize {
+        self.shared.drivers.load(Ordering::SeqCst)
     }
 
     pub(crate) fn largest_batch(&self) -> usize {
@@ -215,9 +215,9 @@ impl Backend for Faulty {
         self.shared.calls_at_once.load(Ordering::SeqCst)
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.shared.upkeeps.fetch_add(1, Ordering::SeqCst);
-        self.store.upkeep(calls)
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.shared.drivers.fetch_add(1, Ordering::SeqCst);
+        self.store.driver(calls)
     }
 }
 

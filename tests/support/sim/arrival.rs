@@ -33,7 +33,7 @@ impl State {
             Arriving::Heard(client, server, grant) => {
                 let way = &mut self.links[client].ways[server];
                 way.pushes.push_back(grant);
-                wakers.extend(way.upkeep.take());
+                wakers.extend(way.driver.take());
             }
             Arriving::Broken(conn) => self.arrive_broken(conn, wakers),
             Arriving::Closed(conn) => self.hang_up(plan, conn),
@@ -183,7 +183,7 @@ impl State {
         match back {
             Back::Hello => {
                 self.conns[conn].greeted = true;
-                wakers.extend(self.way(conn).upkeep.take());
+                wakers.extend(self.way(conn).driver.take());
             }
             Back::Answer(id, answer) => {
                 self.conns[conn].outstanding.retain(|request| *request != id);
@@ -199,7 +199,7 @@ impl State {
             }
             Back::Grant(grant) => {
                 self.way(conn).pushes.push_back(grant);
-                wakers.extend(self.way(conn).upkeep.take());
+                wakers.extend(self.way(conn).driver.take());
             }
         }
     }
@@ -217,7 +217,7 @@ impl State {
         }
         let way = self.way(conn);
         way.up = way.up.filter(|up| *up != conn);
-        wakers.extend(way.upkeep.take());
+        wakers.extend(way.driver.take());
     }
 
     /// Does what a client of another library says, or somebody who should not.

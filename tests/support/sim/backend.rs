@@ -77,7 +77,7 @@ impl Backend for SimBackend {
         Arc::new(SimClock { world: Arc::clone(&self.world), client: self.client })
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let this = self.clone();
         Box::pin(async move { this.keep(calls).await })
     }
@@ -215,13 +215,13 @@ impl SimBackend {
     /// Connects, listens, watches, and connects anew.
     async fn keep(self, calls: Calls) {
         let world = &self.world;
-        let _end = EndOfUpkeep(&self);
+        let _end = EndOfDriver(&self);
         let mut former = None;
         let mut failures = 0;
         let mut short_lived: u32 = 0;
         loop {
             if let Some(series) = short_lived.checked_sub(2) {
-                // As `upkeep.rs`: a series of short connections is slowed down, by half of the pause to all of it.
+                // As `driver.rs`: a series of short connections is slowed down, by half of the pause to all of it.
                 let longest = micros(pause_after(series));
                 let pause = longest / 2 + world.state().dice.below(longest / 2 + 1);
                 self.pause(Duration::from_micros(pause)).await;
@@ -293,7 +293,7 @@ impl SimBackend {
             if greeted || !open {
                 return Poll::Ready(greeted && open);
             }
-            link.ways[self.server].upkeep = Some(cx.waker().clone());
+            link.ways[self.server].driver = Some(cx.waker().clone());
             drop(state);
             Pin::new(&mut timer).poll(cx).map(|()| false)
         })
@@ -322,7 +322,7 @@ impl SimBackend {
                     return Poll::Pending;
                 }
                 let way = &mut link.ways[self.server];
-                way.upkeep = Some(cx.waker().clone());
+                way.driver = Some(cx.waker().clone());
                 let (pushes, up) = (std::mem::take(&mut way.pushes), way.up == Some(conn));
                 for grant in &pushes {
                     let token = name(grant.token);
@@ -376,9 +376,9 @@ fn of_use_within(batch: &[Operation]) -> Duration {
 }
 
 /// Says that the engine is done with the connection.
-struct EndOfUpkeep<'a>(&'a SimBackend);
+struct EndOfDriver<'a>(&'a SimBackend);
 
-impl Drop for EndOfUpkeep<'_> {
+impl Drop for EndOfDriver<'_> {
     fn drop(&mut self) {
         let SimBackend { world, client, server } = self.0;
         world.state().close_down(&world.plan, *client, *server);
@@ -392,11 +392,11 @@ fn pause_after(failures: u32) -> Duration {
 
 /// The least time without an answer that counts as silence.
 const LEAST_SILENCE: Duration = Duration::from_millis(100);
-/// As in `upkeep.rs`: a connection that broke sooner may be the first of many.
+/// As in `driver.rs`: a connection that broke sooner may be the first of many.
 const SHORT_LIVED: Duration = Duration::from_millis(100);
 /// After what time a request is sent once more whose slot moves.
 const ASKED_AGAIN: Duration = Duration::from_millis(10);
 /// As in `backend/redis`.
 const LEAST_WITHIN: Duration = Duration::from_millis(100);
-/// As in `upkeep.rs`.
+/// As in `driver.rs`.
 const HEARTBEAT: Duration = Duration::from_secs(1);

@@ -59,7 +59,7 @@ pub(super) struct Way {
     pub(super) first_up: Option<u64>,
     /// Who waits for a connection.
     pub(super) waiting: Vec<Waker>,
-    pub(super) upkeep: Option<Waker>,
+    pub(super) driver: Option<Waker>,
     /// Calls that came.
     pub(super) pushes: VecDeque<Grant>,
 }

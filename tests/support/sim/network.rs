@@ -174,7 +174,7 @@ impl State {
         let way = self.way(conn);
         if way.up == Some(conn) {
             way.up = None;
-            wakers.extend(way.upkeep.take());
+            wakers.extend(way.driver.take());
         }
         let at = self.now + 1 + self.dice.below(plan.half_open);
         self.later(at, Arriving::Closed(conn));

@@ -100,10 +100,10 @@ impl Backend for SlotBackend {
         self.nodes[0].clock()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let upkeeps: Vec<_> = self.nodes.iter().map(|node| node.upkeep(calls.clone())).collect();
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let drivers: Vec<_> = self.nodes.iter().map(|node| node.driver(calls.clone())).collect();
         Box::pin(async move {
-            join_all(upkeeps).await;
+            join_all(drivers).await;
         })
     }
 }

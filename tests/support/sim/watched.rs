@@ -83,7 +83,7 @@ impl<B: Backend> Backend for Watched<B> {
         self.inner.clock()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.inner.upkeep(calls)
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.inner.driver(calls)
     }
 }

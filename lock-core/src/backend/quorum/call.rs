@@ -137,7 +137,7 @@ impl Quorum {
         requests.iter().all(|request| ledger.is_slow(request.asked.node))
     }
 
-    /// Leaves the answers of slow nodes to the upkeep: they come, though nobody waits for them.
+    /// Leaves the answers of slow nodes to the driver: they come, though nobody waits for them.
     fn leave(&self, requests: &mut Vec<Request>) {
         let slow: Vec<_> = {
             let ledger = self.ledger();
@@ -145,7 +145,7 @@ impl Quorum {
         };
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for request in slow {
-            // Without an upkeep it is dropped, as those to other nodes are.
+            // Without a driver it is dropped, as those to other nodes are.
             if let Some(left) = &left {
                 let _ = left.send(self.hear_late(request.left()));
             }

@@ -33,7 +33,7 @@ pub(super) struct Ledger {
     asking: HashMap<Token, u32>,
     /// The longest ttl that was asked for: how long a node that does not answer can have a token.
     longest: Duration,
-    /// How many requests to slow nodes are left to the upkeep.
+    /// How many requests to slow nodes are left to the driver.
     left: usize,
 }
 
@@ -380,12 +380,12 @@ impl Ledger {
         !state.pending.is_empty() || state.probe.is_some() || !state.looks.is_empty()
     }
 
-    /// Records that a request is left to the upkeep.
+    /// Records that a request is left to the driver.
     pub(super) fn leave(&mut self) {
         self.left += 1;
     }
 
-    /// Records that a request which was left to the upkeep has ended.
+    /// Records that a request which was left to the driver has ended.
     pub(super) fn left_ended(&mut self) {
         self.left -= 1;
     }
@@ -429,7 +429,7 @@ impl Ledger {
         self.nodes.iter().any(|node| node.listening)
     }
 
-    /// Starts again after the upkeep has ended, and with it all its calls in flight.
+    /// Starts again after the driver has ended, and with it all its calls in flight.
     pub(super) fn restart(&mut self, now: Moment) {
         for node in &mut self.nodes {
             (node.listening, node.releasing, node.looking, node.probe) = (false, false, false, None);

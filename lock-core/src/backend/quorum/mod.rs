@@ -4,6 +4,7 @@ mod aim;
 mod asked;
 mod ballot;
 mod call;
+mod driver;
 mod ledger;
 mod majority;
 mod node;
@@ -13,7 +14,6 @@ mod seat;
 mod shared;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 mod verdict;
 mod voters;
 
@@ -182,7 +182,7 @@ impl Backend for QuorumBackend {
         self.quorum.ledger().is_held_up()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let quorum = Arc::clone(&self.quorum);
         Box::pin(async move { quorum.keep(calls).await })
     }

@@ -22,12 +22,12 @@ pub(super) struct Request {
     pub(super) items: Option<Vec<usize>>,
     reply: Reply<Answer>,
     answered: bool,
-    /// Whether it is left to the upkeep.
+    /// Whether it is left to the driver.
     is_left: bool,
 }
 
 impl Request {
-    /// The request, left to the upkeep. Until it ends, the quorum is not settled.
+    /// The request, left to the driver. Until it ends, the quorum is not settled.
     pub(super) fn left(mut self) -> Self {
         if let Some(quorum) = self.quorum.upgrade() {
             quorum.ledger().leave();

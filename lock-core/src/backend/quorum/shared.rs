@@ -1,4 +1,4 @@
-//! The state that the calls to a quorum and its upkeep share.
+//! The state that the calls to a quorum and its driver share.
 
 use std::{
     future::Future,
@@ -18,7 +18,7 @@ use crate::{
     clock::Clock,
 };
 
-/// The rest of a request, which the upkeep polls.
+/// The rest of a request, which the driver polls.
 pub(super) type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The nodes, and what is known of them.
@@ -30,9 +30,9 @@ pub(super) struct Quorum {
     voters: Mutex<Voters>,
     /// Held while nodes are asked: what is entered first leaves first.
     pub(super) order: Mutex<()>,
-    /// Wakes the upkeep when a release to a node is pending.
+    /// Wakes the driver when a release to a node is pending.
     pub(super) release_pending: Notify,
-    /// Takes requests to slow nodes to the upkeep, once that runs.
+    /// Takes requests to slow nodes to the driver, once that runs.
     pub(super) left: Mutex<Option<UnboundedSender<Ending>>>,
 }
 

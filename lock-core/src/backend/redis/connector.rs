@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
-/// The connection to one node, shared by requests and upkeep.
+/// The connection to one node, shared by requests and the driver.
 pub(super) struct Connector {
     pub(super) settings: Settings,
     pub(super) role: Role,
@@ -58,7 +58,7 @@ pub(super) struct Connector {
     /// Whether the provider of credentials is being asked.
     pub(super) asks_provider: AtomicBool,
     pub(super) link: Link,
-    /// How many upkeeps keep it.
+    /// How many drivers keep it.
     pub(super) keepers: AtomicUsize,
     /// The requests that wait for replicas of this server.
     pub(super) replication: Replication,
@@ -203,7 +203,7 @@ impl Connector {
         (self.role == Role::Sentinel).then_some("sentinel")
     }
 
-    /// Whether a command can be put on the connection by any thread: there is one, and the upkeep that reads it is that of the only
+    /// Whether a command can be put on the connection by any thread: there is one, and the driver that reads it is that of the only
     /// manager. If there were another one, it could read the answer before the task of this manager knows that it has to wait for it.
     pub(super) fn sends_at_once(&self) -> bool {
         self.keepers.load(Ordering::SeqCst) == 1 && self.link.is_up()
@@ -250,7 +250,7 @@ impl Connector {
     /// Waits for the replies to what was sent. A connection that breaks or stays silent is replaced. The error of a single command is
     /// [`Unanswered::Refused`]. Of several commands, some have no reply if the server has refused one and closed the connection.
     pub(super) async fn reply(&self, sent: &mut Sent) -> Result<Values, Unanswered> {
-        // If another upkeep keeps the connection, its runtime may stand still.
+        // If another driver keeps the connection, its runtime may stand still.
         self.reply_unless(self.link.ended(sent.connection.epoch), sent).await
     }
 

@@ -31,7 +31,7 @@ impl Connector {
             let mut logins = subscribe();
             (logins.next().await, logins)
         };
-        // The provider is code of the application, and its panic would end the upkeep of the connection.
+        // The provider is code of the application, and its panic would end the driver of the connection.
         let error = match timeout(limit, AssertUnwindSafe(first).catch_unwind()).await {
             Ok(Ok((Some(Ok(login)), logins))) => return Ok(Some((login, logins))),
             Ok(Ok((Some(Err(error)), _))) => failure::of_provider(&error, &self.address()),

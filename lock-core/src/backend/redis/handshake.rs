@@ -29,7 +29,7 @@ use crate::{
     error::ErrorKind,
 };
 
-/// A fresh connection and what the upkeep needs of it.
+/// A fresh connection and what the driver needs of it.
 pub(super) struct Connected {
     pub(super) wire: Wire,
     pub(super) reader: Reader,

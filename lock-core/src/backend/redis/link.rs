@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{backend::BackendError, error::ErrorKind};
 
-/// The link that requests take their connection from, and that upkeep puts up and takes down.
+/// The link that requests take their connection from, and that the driver puts up and takes down.
 pub(super) struct Link {
     state: watch::Sender<State>,
     /// The epoch of the newest connection: to this server, or to any node of its cluster.
@@ -170,7 +170,7 @@ impl Link {
         })
     }
 
-    /// Returns when the connection of an epoch has ended, or nothing reads its answers. One that another upkeep of
+    /// Returns when the connection of an epoch has ended, or nothing reads its answers. One that another driver of
     /// this backend has put a newer one beside goes on.
     pub(super) async fn ended(&self, epoch: u64) {
         let has_ended = |state: &State| match state {
@@ -262,7 +262,7 @@ impl Link {
         });
     }
 
-    /// Records that an attempt to connect has failed, unless another upkeep has put a connection up.
+    /// Records that an attempt to connect has failed, unless another driver has put a connection up.
     pub(super) fn note_failure(&self, down: Down) {
         self.state.send_if_modified(|state| {
             let is_down = matches!(state, State::Down(_));

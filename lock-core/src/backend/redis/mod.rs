@@ -8,6 +8,7 @@ mod commands;
 mod connection;
 mod connector;
 mod credentials;
+mod driver;
 mod failure;
 mod former;
 mod free;
@@ -39,7 +40,6 @@ mod tls;
 #[cfg(not(feature = "tls-no-provider"))]
 #[path = "no_tls.rs"]
 mod tls;
-mod upkeep;
 mod way;
 mod wire;
 
@@ -84,7 +84,7 @@ use crate::{
 /// A store of leases in Redis, which [`LockManager::connect`](crate::LockManager::connect) makes from any URL but `memory://`.
 ///
 /// It has one connection to a server, or one to each node of a cluster and to each sentinel, kept by
-/// [`upkeep`](Backend::upkeep), and a second one once it was asked to wait for [`Replicas`](crate::Replicas). Clones share
+/// [`driver`](Backend::driver), and a second one once it was asked to wait for [`Replicas`](crate::Replicas). Clones share
 /// them. Most programs never name it; it is public to be wrapped by another backend, and for the conformance suite.
 #[derive(Clone, Debug)]
 pub struct RedisBackend {
@@ -251,9 +251,9 @@ impl Backend for RedisBackend {
         }
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         match self.servers.clone() {
-            Servers::Primary(connector) => Box::pin(upkeep::keep(connector, calls)),
+            Servers::Primary(connector) => Box::pin(driver::keep(connector, calls)),
             Servers::Cluster(cluster) => Box::pin(cluster::keep(cluster, calls)),
         }
     }

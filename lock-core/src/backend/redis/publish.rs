@@ -1,5 +1,5 @@
 //! Publishes messages between managers: questions about holders and waiters, and the answers. Grants do not come this way: the script
-//! publishes them, and `upkeep.rs` reads them.
+//! publishes them, and `driver.rs` reads them.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! renewals keep the first connection, and what is to be confirmed is written once more over the second. Replication is one
 //! stream: a replica that has this write has all that came before it, the acquire among it.
 //!
-//! The upkeep does both for all requests. The connection has one `WAIT` at a time. What is to be confirmed meanwhile gathers, and joins
+//! The driver does both for all requests. The connection has one `WAIT` at a time. What is to be confirmed meanwhile gathers, and joins
 //! when it is over.
 
 mod open;
@@ -31,7 +31,7 @@ use crate::{
     replicas::{OTHERS_WAIT, Replicas},
 };
 
-/// The requests that wait for replicas of a node, on their way to the upkeep. Clones of a backend share it.
+/// The requests that wait for replicas of a node, on their way to the driver. Clones of a backend share it.
 #[derive(Default)]
 pub(super) struct Replication {
     newcomers: Mutex<Newcomers>,
@@ -42,7 +42,7 @@ pub(super) struct Replication {
 #[derive(Default)]
 struct Newcomers {
     asked: Vec<Asked>,
-    /// How many upkeeps answer them: one for each manager that shares the backend.
+    /// How many drivers answer them: one for each manager that shares the backend.
     servers: usize,
 }
 
@@ -62,7 +62,7 @@ struct Waiting {
     until: Instant,
 }
 
-/// The connection of one upkeep, and what waits on it.
+/// The connection of one driver, and what waits on it.
 struct Line<'a> {
     replication: &'a Replication,
     open: Option<Open>,
@@ -84,7 +84,7 @@ impl Replication {
         self.wanted.notify_one();
         match timeout(replicas.timeout() + OTHERS_WAIT + connector.limit(), answer).await {
             Ok(Ok(answer)) => answer,
-            // The upkeep has ended, and the connection with it.
+            // The driver has ended, and the connection with it.
             Ok(Err(_)) => Err(failure::closed(&connector.address())),
             Err(_) => Err(connector.out_of_time()),
         }
@@ -184,7 +184,7 @@ impl<'a> Line<'a> {
 }
 
 impl Drop for Line<'_> {
-    /// Leaves its requests to the other upkeeps. If there are none, the requests fail.
+    /// Leaves its requests to the other drivers. If there are none, the requests fail.
     fn drop(&mut self) {
         self.again();
         let mut newcomers = lock(&self.replication.newcomers);

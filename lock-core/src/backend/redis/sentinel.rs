@@ -20,11 +20,10 @@ use tokio::{
 use super::{
     commands::Commands,
     connector::{Connector, Role},
-    failure,
+    driver, failure,
     pauses::PATIENCE,
     settings::Settings,
     stream::Address,
-    upkeep,
 };
 use crate::{
     backend::{BackendError, Calls},
@@ -85,7 +84,7 @@ impl Sentinels {
         let keep = self.sentinels.iter().enumerate().map(|(index, sentinel)| async move {
             // Messages of the sentinel go to the connector itself, not to an engine.
             let (nobody, _) = Calls::new("".into());
-            join(upkeep::keep_link(Arc::clone(sentinel), nobody), self.ask(index, sentinel)).await;
+            join(driver::keep_link(Arc::clone(sentinel), nobody), self.ask(index, sentinel)).await;
         });
         join_all(keep).await;
     }

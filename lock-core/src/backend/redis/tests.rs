@@ -8,9 +8,9 @@ use redis::Value;
 use super::{
     calls_within,
     commands::Commands,
+    driver,
     script::{self, By},
     slot::Tag,
-    upkeep,
 };
 use crate::{
     backend::{Acquire, BusyReason, Grant, Operation, Outcome, Place, Release, Renew, Token},
@@ -163,14 +163,14 @@ fn replies_that_were_found_to_matter_are_refused() {
 #[test]
 fn messages_that_were_found_to_matter_grant_nothing() {
     for payload in ["", " ", "k", "lock-core:1:", " k", "lock-core:1:00 k 1 1 1 1", "\0 \0", " k 1 1 1 1"] {
-        assert_eq!(upkeep::grant(&[Value::BulkString(payload.as_bytes().to_vec())]), None, "{payload:?}");
+        assert_eq!(driver::grant(&[Value::BulkString(payload.as_bytes().to_vec())]), None, "{payload:?}");
     }
     let token = Token::from_random(1).reveal();
     for rest in ["", " k", " k 1 1 1", "  1 1 1 1", " k 1 1 1 x", " k 1 1 -1 1", " k 1 1 1 4294967296", " k x 1 1 1"] {
-        assert_eq!(upkeep::grant(&[Value::BulkString(format!("{token}{rest}").into_bytes())]), None, "{rest:?}");
+        assert_eq!(driver::grant(&[Value::BulkString(format!("{token}{rest}").into_bytes())]), None, "{rest:?}");
     }
-    assert_eq!(upkeep::grant(&[Value::BulkString(vec![0xff, b' ', 0xfe])]), None);
-    assert_eq!(upkeep::grant(&[]), None);
+    assert_eq!(driver::grant(&[Value::BulkString(vec![0xff, b' ', 0xfe])]), None);
+    assert_eq!(driver::grant(&[]), None);
 }
 
 proptest! {
@@ -207,7 +207,7 @@ proptest! {
 
     #[test]
     fn any_message_on_the_channel_of_grants_is_read_or_left(message in vec(value(), 0..5)) {
-        upkeep::grant(&message);
+        driver::grant(&message);
     }
 
     #[test]
@@ -218,7 +218,7 @@ proptest! {
         let message = [Value::BulkString(b"a channel".to_vec()), Value::BulkString(payload)];
         let sent = Moment::from_origin(Duration::from_micros(1_234_567));
         let grant = Grant::new(key, token, sent, Duration::from_millis(100), (1_750_000_000_000_001, 32));
-        prop_assert_eq!(upkeep::grant(&message), Some(grant));
+        prop_assert_eq!(driver::grant(&message), Some(grant));
     }
 
     #[test]

@@ -42,8 +42,8 @@ impl Backend for Store {
         self.0.memory().clock()
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.0.memory().upkeep(calls)
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.0.memory().driver(calls)
     }
 }
 

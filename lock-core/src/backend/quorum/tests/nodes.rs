@@ -105,8 +105,8 @@ impl Backend for Node {
         self.identity.lock().unwrap().clone().filter(|_| is_connected)
     }
 
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.store().upkeep(calls)
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.store().driver(calls)
     }
 }
 

@@ -193,7 +193,7 @@ async fn a_reader_that_is_released_before_its_turn_is_asked_for_nowhere_else() {
 /// A node grants the key to a place of this process: when the engine is told, and whether it is the turn of the waiter.
 async fn grant_of_a_node(quorum: &QuorumBackend, node: &Node) -> (Duration, bool) {
     let (calls, mut notices) = Calls::new("ours".into());
-    let _upkeep = tokio::spawn(quorum.upkeep(calls));
+    let _driver = tokio::spawn(quorum.driver(calls));
     a_while().await;
     let (key, [holder, ours]) = (LockKey::new("k").unwrap(), [1, 2].map(Token::from_random));
     let place = Place::new("ours".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
@@ -244,7 +244,7 @@ async fn all_who_wait_ask_again_when_a_node_is_back_that_may_have_given_them_the
         a_while().await;
         let quorum = quorum(&nodes);
         let (calls, mut notices) = Calls::new("ours".into());
-        let _upkeep = tokio::spawn(quorum.upkeep(calls));
+        let _driver = tokio::spawn(quorum.driver(calls));
         a_while().await;
         let place = Place::new("ours".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
         let acquire = Acquire::new(LockKey::new("k").unwrap(), Token::from_random(1), TTL).or_wait(place);

@@ -3,6 +3,7 @@
 //! A batch is cut by slot; each part goes to the node that has the slot, over the connection of that node. The node of a slot is
 //! known from a map, which is learned from the nodes (`CLUSTER SLOTS`) and corrected by them (`MOVED`).
 
+mod driver;
 mod known;
 mod learn;
 mod map;
@@ -10,7 +11,6 @@ mod search;
 mod sign;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 mod way;
 
 use std::{collections::HashMap, sync::Arc};
@@ -19,8 +19,8 @@ use futures_util::future::{BoxFuture, join, join_all};
 use tokio::{task::coop::unconstrained, time::Instant};
 
 pub(super) use self::{
+    driver::keep,
     known::Cluster,
-    upkeep::keep,
     way::{Redirection, SlotWay},
 };
 use super::{call, connection::Connection, is_real_time, publish, replicas, slot, way::Way};

@@ -1,4 +1,4 @@
-//! What a backend's upkeep gets of the engine's task while requests fail at once and more of them come without end.
+//! What a backend's driver gets of the engine's task while requests fail at once and more of them come without end.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -22,12 +22,12 @@ use lock_core::{
     key::LockKey,
 };
 
-/// A server that never answers the first call, and is known to be down from then on. Its upkeep, which would connect anew, waits for
+/// A server that never answers the first call, and is known to be down from then on. Its driver, which would connect anew, waits for
 /// timers.
 #[derive(Clone, Debug, Default)]
 struct Down {
     calls: Arc<AtomicUsize>,
-    upkeep: Arc<AtomicUsize>,
+    driver: Arc<AtomicUsize>,
 }
 
 impl Backend for Down {
@@ -45,12 +45,12 @@ impl Backend for Down {
         Reply::ready(Ok(Vec::new()))
     }
 
-    fn upkeep(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let upkeep = Arc::clone(&self.upkeep);
+    fn driver(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let driver = Arc::clone(&self.driver);
         Box::pin(async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                upkeep.fetch_add(1, Ordering::SeqCst);
+                driver.fetch_add(1, Ordering::SeqCst);
             }
         })
     }
@@ -114,7 +114,7 @@ impl Callers {
 }
 
 #[tokio::test]
-async fn upkeep_goes_on_while_requests_fail_at_once_without_end() {
+async fn driver_goes_on_while_requests_fail_at_once_without_end() {
     const CALLERS: usize = 2_000;
     const REQUESTS: usize = 100_000;
     let backend = Down::default();
@@ -133,6 +133,6 @@ async fn upkeep_goes_on_while_requests_fail_at_once_without_end() {
     while callers.failed.load(Ordering::SeqCst) < REQUESTS {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let (calls, upkeep) = (backend.calls.load(Ordering::SeqCst), backend.upkeep.load(Ordering::SeqCst));
-    assert!(upkeep >= calls / 32, "{calls} calls were answered, and {upkeep} timers of the upkeep went off");
+    let (calls, driver) = (backend.calls.load(Ordering::SeqCst), backend.driver.load(Ordering::SeqCst));
+    assert!(driver >= calls / 32, "{calls} calls were answered, and {driver} timers of the driver went off");
 }

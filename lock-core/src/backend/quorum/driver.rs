@@ -1,4 +1,4 @@
-//! The upkeep between the calls to a quorum: the nodes' own upkeep, answers that come late, and releases that a node has
+//! The driver between the calls to a quorum: the nodes' own driver, answers that come late, and releases that a node has
 //! not answered.
 
 use std::{
@@ -29,14 +29,14 @@ impl Quorum {
         let (leaves, mut left) = unbounded_channel();
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaves);
         let mut notices = SelectAll::new();
-        let mut upkeeps = Vec::new();
+        let mut drivers = Vec::new();
         for (node, backend) in self.nodes.iter().enumerate() {
             let (told, notice) = Calls::new(Arc::clone(calls.channel()));
-            upkeeps.push(backend.upkeep(told));
+            drivers.push(backend.driver(told));
             let told = unfold(notice, |mut notice| async move { Some((notice.recv().await?, notice)) });
             notices.push(Box::pin(told.map(move |notice| (node, notice))));
         }
-        let (mut upkeeps, mut ended) = (join_all(upkeeps), false);
+        let (mut drivers, mut ended) = (join_all(drivers), false);
         let mut endings = FuturesUnordered::<Ending>::new();
         loop {
             self.tell_of_twins();
@@ -51,7 +51,7 @@ impl Quorum {
                 biased;
                 Some(()) = endings.next() => {}
                 // Before the notices that it gives.
-                _ = &mut upkeeps, if !ended => ended = true,
+                _ = &mut drivers, if !ended => ended = true,
                 Some((node, notice)) = notices.next() => match notice {
                     Notice::Granted(grant) => {
                         endings.extend(self.pass_on(node, Grant { of_one_node: true, ..grant }, &calls));

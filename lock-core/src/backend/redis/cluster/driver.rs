@@ -1,4 +1,4 @@
-//! The upkeep of a cluster: a connection to each node that has slots, and the map that says which they are.
+//! The driver of a cluster: a connection to each node that has slots, and the map that says which they are.
 
 use std::{
     collections::HashSet,
@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     super::{
         connector::Connector,
+        driver::keep_server,
         pauses::{REFUSED_PAUSE, drawn, pauses},
-        upkeep::keep_server,
     },
     Cluster,
     learn::learn,
@@ -31,13 +31,13 @@ use crate::{
     error::ErrorKind,
 };
 
-type Upkeep = Abortable<Pin<Box<dyn Future<Output = ()> + Send>>>;
+type Driver = Abortable<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 /// The keeper of the connections to the nodes.
 struct Keeper<'a> {
     cluster: &'a Cluster,
     calls: &'a Calls,
-    upkeeps: FuturesUnordered<Upkeep>,
+    drivers: FuturesUnordered<Driver>,
     kept: Vec<(Arc<Connector>, AbortHandle)>,
     notices: SelectAll<BoxStream<'static, (Arc<str>, Notice)>>,
     /// The nodes that can tell us of grants.
@@ -57,7 +57,7 @@ pub(in super::super) async fn keep(cluster: Arc<Cluster>, calls: Calls) {
         keeper.keep(&nodes);
         tokio::select! {
             biased;
-            Some(_) = keeper.upkeeps.next() => {}
+            Some(_) = keeper.drivers.next() => {}
             Some((node, notice)) = keeper.notices.next() => {
                 if keeper.heard(node, notice) {
                     // A node that is lost may have been replaced.
@@ -132,7 +132,7 @@ impl Pace {
 }
 
 impl Cluster {
-    /// Whether a request waits for the map. Each upkeep looks at it, too.
+    /// Whether a request waits for the map. Each driver looks at it, too.
     fn is_awaited(&self) -> bool {
         self.map.receiver_count() > self.nodes.shared.listeners.count()
     }
@@ -162,7 +162,7 @@ impl<'a> Keeper<'a> {
         Self {
             cluster,
             calls,
-            upkeeps: FuturesUnordered::new(),
+            drivers: FuturesUnordered::new(),
             kept: Vec::new(),
             notices: SelectAll::new(),
             listening: HashSet::new(),
@@ -173,15 +173,15 @@ impl<'a> Keeper<'a> {
     fn keep(&mut self, map: &Map) {
         let is_kept = |node: &Arc<Connector>| map.kept().any(|other| Arc::ptr_eq(other, node));
         let gone: Vec<_> = self.kept.extract_if(.., |(node, _)| !is_kept(node)).collect();
-        for (node, upkeep) in gone {
-            upkeep.abort();
+        for (node, driver) in gone {
+            driver.abort();
             self.note_deaf(&node.name);
         }
         for node in map.kept() {
             if !self.kept.iter().any(|(kept, _)| Arc::ptr_eq(kept, node)) {
                 let (told, notice) = Calls::new(Arc::clone(self.calls.channel()));
                 let (abort, registration) = AbortHandle::new_pair();
-                self.upkeeps.push(Abortable::new(Box::pin(keep_server(Arc::clone(node), told)), registration));
+                self.drivers.push(Abortable::new(Box::pin(keep_server(Arc::clone(node), told)), registration));
                 self.kept.push((Arc::clone(node), abort));
                 let name = Arc::clone(&node.name);
                 let told = unfold(notice, |mut notice| async move { Some((notice.recv().await?, notice)) });
@@ -197,7 +197,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Passes on a message of a node's upkeep. Returns whether a node may have been lost.
+    /// Passes on a message of a node's driver. Returns whether a node may have been lost.
     fn heard(&mut self, node: Arc<str>, notice: Notice) -> bool {
         match notice {
             // The listener on the channel receives grants, and requests go over the connections to other nodes, too.
@@ -273,9 +273,9 @@ mod tests {
         let cluster = Arc::new(cluster());
         let listeners = &cluster.nodes.shared.listeners;
         let kept = |channel: &str| {
-            let mut upkeep = Box::pin(keep(Arc::clone(&cluster), Calls::new(channel.into()).0));
-            assert!((&mut upkeep).now_or_never().is_none(), "it goes on for as long as it is polled");
-            upkeep
+            let mut driver = Box::pin(keep(Arc::clone(&cluster), Calls::new(channel.into()).0));
+            assert!((&mut driver).now_or_never().is_none(), "it goes on for as long as it is polled");
+            driver
         };
         let (one, two) = (kept("one"), kept("two"));
         assert_eq!(listeners.count(), 2);

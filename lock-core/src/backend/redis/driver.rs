@@ -1,4 +1,4 @@
-//! The upkeep of the link: connects, listens for grants, watches the connection, and reconnects.
+//! The driver of the link: connects, listens for grants, watches the connection, and reconnects.
 //!
 //! What the server pushes is read by `watch`: a grant becomes a notice of [`Calls`](crate::backend::Calls), which the engine takes in
 //! `handle_notice`.
@@ -53,7 +53,7 @@ pub(super) async fn keep_server(connector: Arc<Connector>, calls: Calls) {
 
 /// Keeps a connection to one server for as long as it is polled.
 pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
-    let mut end = EndOfUpkeep { connector: &connector, epoch: 0 };
+    let mut end = EndOfDriver { connector: &connector, epoch: 0 };
     connector.keepers.fetch_add(1, Ordering::SeqCst);
     if !connector.link.is_up() {
         metrics::connected(&connector.name, false, false);
@@ -89,7 +89,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         calls.connected();
         let (epoch, since) = (connection.epoch, connection.about.since);
         end.epoch = epoch;
-        // Requests of this engine may have gone over connections of another upkeep, and to other nodes of a cluster.
+        // Requests of this engine may have gone over connections of another driver, and to other nodes of a cluster.
         let is_alone = connector.role == Role::Primary && !was_up;
         if former.follow(run, id, epoch, is_alone) {
             calls.pass_on(Notice::Moved);
@@ -135,7 +135,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
     }
 }
 
-/// Records that the connection of an epoch, or the upkeep that kept it, has ended. A connection that another upkeep of this
+/// Records that the connection of an epoch, or the driver that kept it, has ended. A connection that another driver of this
 /// backend has made stays.
 fn take_down(connector: &Connector, epoch: u64) {
     if let Some(was_up) = connector.link.take_down(epoch) {
@@ -154,7 +154,7 @@ async fn watch(
     let mut broken = pin!(connector.link.broken(connection.epoch));
     let mut logins = pin!(connector.stay_logged_in(connection.clone(), logins));
     let mut heartbeat = pin!(heartbeat(connector, connection));
-    // Another upkeep of this backend had a newer one, and has ended.
+    // Another driver of this backend had a newer one, and has ended.
     let mut down = pin!(connector.link.down());
     let mut moved = pin!(connector.moved_from(address));
     // Each once: a server that pushes without end must not keep the engine, which polls this, from its other work.
@@ -245,13 +245,13 @@ pub(super) fn grant(message: &[Value]) -> Option<Grant> {
 }
 
 /// Takes the link down when the runtime has ended: its connections ended with it.
-struct EndOfUpkeep<'a> {
+struct EndOfDriver<'a> {
     connector: &'a Connector,
-    /// The epoch of the last connection that this upkeep has made.
+    /// The epoch of the last connection that this driver has made.
     epoch: u64,
 }
 
-impl Drop for EndOfUpkeep<'_> {
+impl Drop for EndOfDriver<'_> {
     fn drop(&mut self) {
         take_down(self.connector, self.epoch);
         self.connector.keepers.fetch_sub(1, Ordering::SeqCst);
