@@ -63,12 +63,12 @@ mod apalis_ {
 
     use super::{LockManager, Result, done_tonight};
 
-    async fn handle(tick: Tick, manager: Data<LockManager>) -> Result {
-        done_tonight(&manager, &tick.get_timestamp().to_string()).await
-    }
-
     async fn start(manager: LockManager) -> Result {
         use std::str::FromStr as _;
+
+        async fn handle(tick: Tick, manager: Data<LockManager>) -> Result {
+            done_tonight(&manager, &tick.get_timestamp().to_string()).await
+        }
 
         let schedule = Schedule::from_str("0 30 2 * * *")?;
         let worker = WorkerBuilder::new("nightly").backend(CronScheduler::new(schedule)).data(manager).build(handle);
