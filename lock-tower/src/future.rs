@@ -29,8 +29,7 @@ pin_project! {
     /// releases the lease before it hands out the response.
     ///
     /// # Cancel safety
-    /// Dropping it drops the work of the service and releases the lease in the background. Nothing is left behind. With
-    /// [`detached`](crate::LockLayer::detached) the work goes on.
+    /// Dropping it drops the work of the service and releases the lease in the background. Nothing is left behind.
     #[must_use = "a future does nothing unless it is awaited"]
     pub struct ResponseFuture<S, Req, P, U = UntilResponse>
     where
@@ -66,11 +65,6 @@ pin_project! {
             work: U::Work,
         },
         Unlocked {
-            #[pin]
-            work: U::Unlocked,
-        },
-        // A request that the layer does not lock: the service is called as if there were no layer.
-        Passing {
             #[pin]
             work: S::Future,
         },
@@ -112,11 +106,7 @@ where
     }
 
     pub(crate) fn unlocked(work: S::Future, protocol: P, name: &'static str) -> Self {
-        Self { state: State::Unlocked { work: U::unlocked(work) }, protocol, name }
-    }
-
-    pub(crate) fn passing(work: S::Future, protocol: P, name: &'static str) -> Self {
-        Self { state: State::Passing { work }, protocol, name }
+        Self { state: State::Unlocked { work }, protocol, name }
     }
 
     pub(crate) fn refusing(refusal: Refusal, protocol: P, name: &'static str) -> Self {
@@ -159,7 +149,6 @@ where
                     Err(error) => this.state.set(State::Refusing { refusal: Some(Refusal::Lost(error)) }),
                 },
                 StateProj::Unlocked { work } => break (ready!(work.poll(cx)), None),
-                StateProj::Passing { work } => break (ready!(work.poll(cx)), None),
                 StateProj::Refusing { refusal } => {
                     let refusal = refusal.take().expect("a request is refused once");
                     this.state.set(State::Finished);
@@ -204,7 +193,7 @@ impl Asked {
         tell_waited(protocol, &mut request, deadline);
         let Some(guard) = guard else {
             protocol.pass(&mut request);
-            return State::Unlocked { work: U::unlocked(service.call(request)) };
+            return State::Unlocked { work: service.call(request) };
         };
         guard.attach(protocol, &mut request);
         // The guard is a local until the work is there: a panic of `call` releases it.

@@ -110,10 +110,6 @@ impl<K, P> LockLayer<K, P> {
     /// Runs the service in a task of its own. Once the lease is acquired, the service runs to its end even if the client hangs
     /// up, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
-    /// The same is true of a request that goes through without a lock, because its key is `None` or
-    /// [the backend does not answer](crate::OnBackendError::LetThrough). Requests of methods that the layer does not lock, such as GET, are as without
-    /// the layer: they end if their client hangs up.
-    ///
     /// The futures of the service have to be `Send + 'static`. If the client hangs up while its request still waits for the key, the
     /// request is cancelled. A server of HTTP/1 notices that [only if the body of the request was
     /// read](crate#what-happens-to-a-request).

@@ -133,7 +133,7 @@ where
         let applies = if self.lock.counts() { protocol.counts(&request) } else { protocol.applies(&request) };
         if !applies {
             protocol.pass(&mut request);
-            return ResponseFuture::passing(self.inner.call(request), protocol, name);
+            return ResponseFuture::unlocked(self.inner.call(request), protocol, name);
         }
         let keys = match self.lock.key.extract(&request) {
             Choice::Lock(key) => vec![key],

@@ -12,7 +12,7 @@ use std::{
 
 use lock_core::{Error, Leases, future::Protected};
 use pin_project_lite::pin_project;
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::acquiring::Guard;
@@ -44,27 +44,16 @@ pub(crate) mod sealed {
         /// The work under its lease.
         type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;
 
-        /// The work of a request that goes through without a lease.
-        type Unlocked: Future<Output = F::Output>;
-
         /// Begins the work.
         fn work(guard: Guard, work: F) -> Self::Work;
-
-        /// Drives work that has no lease.
-        fn unlocked(work: F) -> Self::Unlocked;
     }
 }
 
 impl<F: Future> sealed::Until<F> for UntilResponse {
     type Work = Scoped<F>;
-    type Unlocked = F;
 
     fn work(guard: Guard, work: F) -> Scoped<F> {
         Scoped { work: guard.protect(work) }
-    }
-
-    fn unlocked(work: F) -> F {
-        work
     }
 }
 
@@ -90,49 +79,10 @@ where
     F::Output: Send,
 {
     type Work = Task<Result<(F::Output, Option<BodyLease>), Error>>;
-    type Unlocked = Unlocked<F>;
 
     fn work(guard: Guard, work: F) -> Self::Work {
         let work = guard.protect(work);
         Task::spawn(async move { work.await.map(|output| (output, None)) })
-    }
-
-    fn unlocked(work: F) -> Unlocked<F> {
-        Unlocked { work: Some(Box::pin(work)), task: None }
-    }
-}
-
-/// Work without a lease. It goes into a task of its own when it is polled first: a request that nobody polls has no effect.
-pub struct Unlocked<F: Future> {
-    /// The work until it is in a task.
-    work: Option<Pin<Box<F>>>,
-    task: Option<Task<F::Output>>,
-}
-
-impl<F> Future for Unlocked<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send,
-{
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        if let Some(mut work) = self.work.take() {
-            // Outside a runtime there are no tasks. A request without a lease needs no runtime otherwise, and is not refused for this.
-            if Handle::try_current().is_err() {
-                let outcome = work.as_mut().poll(cx);
-                self.work = Some(work);
-                return outcome;
-            }
-            self.task = Some(Task::spawn(work));
-        }
-        Pin::new(self.task.as_mut().expect("the work is in a task by now")).poll(cx)
-    }
-}
-
-impl<F: Future> fmt::Debug for Unlocked<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unlocked").finish_non_exhaustive()
     }
 }
 
@@ -173,11 +123,6 @@ where
     F::Output: Send,
 {
     type Work = HeldOn<F::Output>;
-    type Unlocked = F;
-
-    fn unlocked(work: F) -> F {
-        work
-    }
 
     fn work(guard: Guard, work: F) -> HeldOn<F::Output> {
         let shared = Arc::new(Mutex::new(Shared { output: None, ended: false }));

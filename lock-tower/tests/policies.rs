@@ -1,10 +1,10 @@
 //! What the layer was told beside its key.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-use std::{task::Poll, time::Duration};
+use std::time::Duration;
 
 use crate::support::{
-    Failing, Floor, Log, Strict, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
+    Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
 };
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -217,59 +217,6 @@ async fn detached_work_goes_on_when_its_caller_has_gone() {
     assert!(manager.is_locked("key").await.unwrap());
     until_free(&manager, "key").await;
     assert_eq!((floor.begun(), floor.finished()), (1, 1), "who waited is given up");
-}
-
-#[tokio::test(start_paused = true)]
-async fn detached_work_without_a_lock_goes_on_when_its_caller_has_gone() {
-    let _limit = limit();
-    let floor = Floor::default();
-    let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
-    let keys: Key = |request| (*request != 2).then(|| "key".to_owned());
-    let layer = LockLayer::new(down, keys).on_backend_error(OnBackendError::LetThrough).detached();
-    let service = layer.layer(works_for(&floor, SECOND));
-    // The first is let through because the backend is down, the second has no key.
-    for request in [1, 2] {
-        let work = tokio::spawn(service.clone().oneshot(request));
-        until("the work has begun", || floor.inside() == 1).await;
-        work.abort();
-        assert!(work.await.unwrap_err().is_cancelled());
-        assert_eq!(floor.inside(), 1, "the work goes on");
-        until("the work has ended", || floor.inside() == 0).await;
-        assert_eq!(floor.finished(), request as usize);
-    }
-    let panics = service_fn(async |request: u64| {
-        assert_ne!(request, 2, "one is refused");
-        Ok::<_, BoxError>(request)
-    });
-    assert!(tokio::spawn(layer.layer(panics).oneshot(2)).await.unwrap_err().is_panic());
-}
-
-type Key = fn(&u64) -> Option<String>;
-
-#[tokio::test(start_paused = true)]
-async fn requests_of_methods_that_a_detached_layer_does_not_lock_end_with_their_caller() {
-    let _limit = limit();
-    let floor = Floor::default();
-    let inside = floor.clone();
-    let reads = service_fn(move |_: Request<String>| {
-        let floor = inside.clone();
-        async move {
-            floor.work_forever().await;
-            Ok::<_, BoxError>(Response::new(String::new()))
-        }
-    });
-    let service = LockLayer::http(LockManager::in_memory(), "key").detached().layer(reads);
-    let read = tokio::spawn(service.oneshot(request(Method::GET)));
-    until("the handler runs", || floor.inside() == 1).await;
-    read.abort();
-    until("the handler was dropped", || floor.inside() == 0).await;
-}
-
-#[test]
-fn detached_work_without_a_lock_needs_no_runtime() {
-    let keys: Key = |_| None;
-    let service = LockLayer::new(LockManager::in_memory(), keys).detached().layer(Strict::default());
-    assert!(matches!(poll_once(&mut Box::pin(service.oneshot(7))), Poll::Ready(Ok(7))));
 }
 
 #[tokio::test(start_paused = true)]
