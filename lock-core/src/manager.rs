@@ -310,7 +310,7 @@ impl LockManager {
             Ok(Outcome::Gone) => Ok(false),
             Ok(outcome) => Err(Error::backend(FORCE, Some(key), BackendError::unexpected(outcome))),
             Err(error) => {
-                // It may have been released nevertheless: then its holder finds out now.
+                // It may have been released nevertheless: a holder that renews its lease finds out now.
                 self.engine.with(|state| state.queues.changed(key, now));
                 Err(Error::backend(FORCE, Some(key), error))
             }

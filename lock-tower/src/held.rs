@@ -16,7 +16,8 @@ use crate::messages;
 ///
 /// A request without a lease (no layer, or it passed without a lock) is answered with 500 ([`NotLocked`]);
 /// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost; a request that passed the innermost without a lock
-/// has no lease, whatever the outer layers hold. If the request has [several
+/// has no lease, whatever the outer layers hold. (A handler that needs the lease of an outer layer has a middleware between the layers that
+/// copies it into an extension of its own type.) If the request has [several
 /// keys](crate::key#several-keys) there, and not the same one several times, there is no `Held` but a [`HeldAll`].
 ///
 /// A handler that writes to a database claims what it reads with the lease's fencing token before the first read, and writes only if
@@ -113,8 +114,9 @@ pub struct NotLocked(());
 impl fmt::Display for NotLocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the request has no lease; put a `LockLayer` around the handler that locks this method, or extract \
-             `Option<Held>` if requests may pass without a lock, or `HeldAll` if the layer has several keys",
+            "the request has no lease: there is no `LockLayer`, or the innermost layer let it pass without a lock; put one around \
+             the handler that locks this method, or extract `Option<Held>` if requests may pass without a lock, or `HeldAll` if the \
+             layer has several keys",
         )
     }
 }

@@ -37,7 +37,8 @@
 //! * the store panics as it is written: that answer is lost,
 //! * the store loses answers before their time,
 //! * the handler answers with anything that is [not kept](#which-answers-are-kept) after part of its work: 5xx, 401, 408, 425, 429, a 4xx with
-//!   `Retry-After`, the error of a lock. Acquire every lock before the first effect.
+//!   `Retry-After`, the error of a lock (also that its lease was lost), an error of the service or a panic. Acquire every lock before the first
+//!   effect.
 //!
 //! No lock can help there. Only a store in the transaction of the effect can: see [exactly once](#exactly-once).
 //!
@@ -73,8 +74,10 @@
 //! not kept; an answer that was compressed inside is given to all, also to a client that cannot read it.
 //!
 //! A `TimeoutLayer` stands outside, too, where it ends the wait of its client and not the handler. Inside, it drops the handler halfway, and its 408
-//! is not kept: the next request runs the handler again. A `LockLayer` inside refuses a request before the handler, so that nothing is done
-//! twice. A handler that acquires locks acquires all of them before its first effect.
+//! is not kept: the next request runs the handler again. A `LockLayer` inside refuses a request before the handler if the key is busy. If it
+//! loses its lease, its 500 is not kept, and the next request runs the handler again; [`OnLost::Ignore`](lock_core::OnLost) there keeps the
+//! answer. A handler that acquires locks acquires all of them before its first effect, and does not make a loss or a failed release after that
+//! its answer.
 //!
 //! # Which answers are kept
 //!

@@ -110,6 +110,10 @@ impl<K, P> LockLayer<K, P> {
     /// Runs the service in a task of its own. Once the lease is acquired, the service runs to its end even if the client hangs
     /// up, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
+    /// Work without a lease is not detached: that of a request whose key is `None`, whose method is not locked, or that
+    /// [`LetThrough`](crate::OnBackendError::LetThrough) lets through. It is dropped with its request. A detached layer stands outside of all
+    /// others that lock: the lease of a layer outside ends with its client, or is lost, and the detached work goes on.
+    ///
     /// The futures of the service have to be `Send + 'static`. If the client hangs up while its request still waits for the key, the
     /// request is cancelled. A server of HTTP/1 notices that [only if the body of the request was
     /// read](crate#what-happens-to-a-request).

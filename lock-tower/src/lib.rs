@@ -245,9 +245,9 @@
 //!   between them. Work that a service moves to another task (`tokio::spawn`, a handler behind a channel) is not
 //!   recognised, and is not stopped when the lease is lost.
 //! * **Uploads over one connection of HTTP/2 or gRPC** share its window, in hyper and tonic 1 MiB unless set. The unread bodies of requests that wait
-//!   fill the window, and the upload of the holder on the same connection then stalls until they give up.
-//!   [`max_waiters_per_key`](LockLayer::max_waiters_per_key) bounds how many wait, and a larger `initial_connection_window_size` of the
-//!   server has room for them; or lock in the handler, after the body was read.
+//!   fill the window, and then every other upload on the connection stalls, whatever its key, also that of the holder, until they give up. One
+//!   body may suffice. [`max_waiters`](LockLayer::max_waiters) bounds how many wait; an `initial_connection_window_size` of the server that
+//!   is as large as that of so many streams and one more has room for them. Or lock in the handler, after the body was read.
 //!
 //! # Logs and metrics
 //!

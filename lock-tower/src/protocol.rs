@@ -36,6 +36,10 @@ use crate::{error::BoxError, refusal::Refusal, until::BodyLease};
 ///         sale.lease = Some(lease.clone());
 ///     }
 ///
+///     fn pass(&self, sale: &mut Sale) {
+///         sale.lease = None;
+///     }
+///
 ///     fn done(&self, response: Res) -> Res {
 ///         response
 ///     }

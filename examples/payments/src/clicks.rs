@@ -43,7 +43,7 @@ impl Clicks {
 
 /// Sends a click to one instance after the other, until one of them answers. A request that has a key may be sent again after any error.
 async fn click(client: Client<HttpConnector, Body>, instances: [SocketAddr; 2], customer: usize) -> Result<Receipt> {
-    for instance in instances.into_iter().cycle() {
+    for instance in instances.into_iter().cycle().take(ATTEMPTS) {
         let request = Request::post(format!("http://{instance}/pay"))
             .header("x-customer", format!("customer {customer}"))
             .header("idempotency-key", format!("order-{customer}"))
@@ -59,8 +59,11 @@ async fn click(client: Client<HttpConnector, Body>, instances: [SocketAddr; 2], 
         }
         sleep(PAUSE).await;
     }
-    bail!("there is no instance")
+    bail!("no instance answers; can they reach Redis?")
 }
+
+/// More than it takes: an instance that works keeps a duplicate waiting, and does not refuse it.
+const ATTEMPTS: usize = 200;
 
 /// So that customers do not keep an instance from recovering.
 const PAUSE: Duration = Duration::from_millis(20);

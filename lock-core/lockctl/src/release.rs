@@ -50,7 +50,8 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
         written(writeln!(output, "{key} has become free meanwhile; nothing was released."))?;
         return Ok(NO);
     }
-    written(writeln!(output, "{key} was released. {}", until_noticed(&info)))?;
+    // It is done, whoever reads of it.
+    let _ = writeln!(output, "{key} was released. {}", until_noticed(&info));
     Ok(0)
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl LockGuard {
-    /// Turns the exclusive lease into a shared one, in one round trip and with nobody in between: shared requests that wait at the
+    /// Turns the exclusive lease into a shared one, in one round trip (and the wait for its replicas) and with nobody in between: shared requests that wait at the
     /// front of the queue may then hold the key, too.
     ///
     /// The shared lease has a fencing token of its own, the [`durability`](crate::LockRequest::durability) of the exclusive one, and what is
@@ -31,6 +31,7 @@ impl LockGuard {
     /// * [`ErrorKind::Lost`] if it was lost before.
     /// * [`ErrorKind::Backend`] if the backend did not answer.
     /// * [`ErrorKind::Invalid`] for a lease that is not exclusive.
+    /// * [`ErrorKind::NotReplicated`] if it has a `durability` that the shared lease does not reach.
     /// * Others as [`acquire`](crate::LockRequest::acquire).
     ///
     /// # Cancel safety

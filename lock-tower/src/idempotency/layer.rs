@@ -102,7 +102,8 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         Self { store_timeout: timeout, ..self }
     }
 
-    /// Lets requests without an idempotency key through, without a lock. By default they are refused.
+    /// Lets requests without an idempotency key through, without a lock. By default they are refused. A handler behind this layer sees no lease
+    /// then, also not that of a layer outside.
     pub fn optional(self) -> Self {
         Self { is_optional: true, ..self }
     }

@@ -75,7 +75,7 @@ pub(super) fn failure(error: &io::Error, address: &str, host: &str) -> Option<Ba
              this machine's clock, and the roots given to `LockManager::builder().tls(..)`"
         ),
         rustls::Error::AlertReceived(_) | rustls::Error::PeerIncompatible(_) => format!(
-            "{address} refused TLS ({error}); check the certificate of this client, the versions and the ciphers that are \
+            "{address} and this client do not agree on TLS ({error}); check the certificate of this client, the versions and the ciphers that are \
              given to `LockManager::builder().tls(..)`"
         ),
         rustls::Error::InvalidMessage(_) => {

@@ -119,7 +119,7 @@ impl Way {
         }
     }
 
-    /// Records of the answer to a batch. If its slot has moved meanwhile, the node that has it now has answered.
+    /// Takes from the answer to a batch what it says of the node. If its slot has moved meanwhile, the node that has it now has answered.
     pub(super) fn note(&self, answer: &Result<Answer, BackendError>) {
         match &self.to {
             To::Server(connector) => connector.status.note_all(answer),

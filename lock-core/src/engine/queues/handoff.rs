@@ -197,13 +197,18 @@ impl Queues {
     }
 
     /// Ends the tenures of this process for a key that was force-released: those that it had `before` that was asked for. Another one may
-    /// have begun since by a grant that came with the answer, or have been struck, too: it finds out.
+    /// have begun since by a grant that came with the answer, and goes on. Or it was struck, too: it finds out by its next renewal, and is
+    /// ended here if it has none. (It did not begin by a grant alone then, see `trust.rs`.)
     pub(crate) fn forced(&mut self, key: &LockKey, before: &[TenureId], now: Moment) {
-        for tenure in before {
-            let ended = self.tenures.take_away(*tenure, LossReason::Forced);
-            self.clean_up_ended(ended, now);
+        let tenures: Vec<_> = self.tenures_of(key).collect();
+        for tenure in tenures {
+            if before.contains(&tenure) || !self.tenures.is_renewed(tenure) {
+                let ended = self.tenures.take_away(tenure, LossReason::Forced);
+                self.clean_up_ended(ended, now);
+            } else {
+                self.tenures.renew_soon(tenure, now);
+            }
         }
-        self.changed(key, now);
     }
 
     /// Finds out whether what this process has of a key is still its own.

@@ -275,6 +275,9 @@ impl Queues {
         sent: Moment,
         now: Moment,
     ) {
+        // Sent again over a new connection, it may have been executed after the release of its token. (So may a refill, and the request of an
+        // `extend` that was dropped, which are much rarer.)
+        let is_late = result.as_ref().is_ok_and(|answer| answer.repeated || answer.out_of_order);
         let outcomes = match result {
             Ok(answer) => answer.outcomes,
             Err(error) => {
@@ -294,9 +297,8 @@ impl Queues {
                 Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
                 Some(Err(_)) | None => None,
             };
-            // Over a new connection it may have been executed after the release that left the key to expire.
             let token = renewal.request.token;
-            if matches!(outcome, Some(Outcome::Renewed { .. })) && self.kept.contains_key(&token) {
+            if is_late && matches!(outcome, Some(Outcome::Renewed { .. })) && self.kept.contains_key(&token) {
                 let doubt = Doubt { until: now + renewal.request.ttl, unanswered_since: None };
                 self.release_stray(renewal.request.key.clone(), token, doubt, now);
             }

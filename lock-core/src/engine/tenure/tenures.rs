@@ -184,6 +184,10 @@ impl Tenures {
         self.get(tenure).map(|tenure| tenure.token)
     }
 
+    pub(crate) fn is_renewed(&self, tenure: TenureId) -> bool {
+        self.get(tenure).is_some_and(|tenure| tenure.renewal != Renewal::Never)
+    }
+
     /// When its key is free at the latest, if its holder neither releases nor renews it.
     pub(crate) fn end(&self, tenure: TenureId) -> Option<Moment> {
         self.get(tenure).map(|tenure| tenure.hold.end().max(tenure.keep_until))

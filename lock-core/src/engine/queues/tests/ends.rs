@@ -1,7 +1,10 @@
 //! How holds and waits end that do not end by themselves: a shutdown, the end of the task, force.
 
 use super::*;
-use crate::backend::{Acquire, Answer, Batch, BusyReason};
+use crate::{
+    backend::{Acquire, Answer, Batch, BusyReason},
+    ttl::Renewal,
+};
 
 #[test]
 fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
@@ -94,10 +97,41 @@ fn a_renewal_that_may_have_come_after_the_release_does_not_keep_the_key_busy_for
     assert_eq!(process.grant(), ["release"]);
     assert!(process.cleaned_up().is_empty());
     let renewed = Outcome::Renewed { remaining: Duration::from_secs(9), fence: None, block: 0 };
-    process.queues.handle_response(call, Ok(Answer::new([Ok(renewed)])), now, 1);
+    let answer = Answer { repeated: true, ..Answer::new([Ok(renewed)]) };
+    process.queues.handle_response(call, Ok(answer), now, 1);
     let again = process.cleaned_up();
     assert_eq!(again.iter().map(|release| release.token).collect::<Vec<_>>(), [token(&batch[0])]);
     assert_eq!(again[0].after, Duration::from_millis(1_500), "the key stays busy for no longer");
+}
+
+#[test]
+fn a_renewal_that_was_executed_before_the_release_leaves_nothing_to_be_done() {
+    let mut process = Process::new();
+    let id = process.wait_on(Terms { at_least: Duration::from_secs(5), ..terms(9_000) });
+    process.grant();
+    let held = process.hold(id);
+    process.pass_time(3_500);
+    let now = process.now();
+    let (call, _) = process.queues.poll_renewals(now).pop().expect("a renewal");
+    assert!(matches!(process.release(held), Departure::Released(())));
+    let (_, purposes) = process.send();
+    let renewed = Outcome::Renewed { remaining: Duration::from_secs(9), fence: None, block: 0 };
+    process.queues.handle_response(call, Ok(Answer::new([Ok(renewed)])), now, 1);
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Released), process.trip());
+    }
+    assert!(process.queues.cleanup.is_empty(), "a shutdown need not wait");
+}
+
+#[test]
+fn a_lease_without_renewal_that_began_while_its_key_was_released_by_force_ends_too() {
+    let mut process = Process::new();
+    let before: Vec<_> = process.queues.tenures_of(&key()).collect();
+    let id = process.wait_on(Terms { renewal: Renewal::Never, ..terms(9_000) });
+    process.grant();
+    let (_, hold) = process.hold(id);
+    process.queues.forced(&key(), &before, at(0));
+    assert!(hold.held(at(0)).is_none(), "it could not find out that it was struck");
 }
 
 #[test]
