@@ -40,7 +40,6 @@ impl Cluster {
     }
 
     /// Another number of nodes, a password, options.
-    #[must_use]
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::default()
     }
@@ -54,26 +53,22 @@ impl Cluster {
     }
 
     /// `redis+cluster://HOST:PORT,…` with the addresses of all nodes, and the password in it if there is one.
-    #[must_use]
     pub fn url(&self) -> String {
         let password = self.password.as_ref().map(|password| format!(":{}@", percent_encoded(password)));
         format!("redis+cluster://{}{}", password.unwrap_or_default(), self.addresses().join(","))
     }
 
     /// The addresses of all nodes.
-    #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::address).collect()
     }
 
     /// All nodes, in an order that never changes.
-    #[must_use]
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
     /// One node.
-    #[must_use]
     pub fn node(&self, node: usize) -> &RedisServer {
         &self.nodes[node]
     }

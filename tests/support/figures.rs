@@ -9,7 +9,6 @@ pub fn figure(fault: u32, measure: &str, value: Duration) {
 }
 
 /// How long a fault is kept up: `FAULT_SECONDS`, and `short` where that is not set.
-#[must_use]
 pub fn for_seconds(short: u64) -> Duration {
     let long = env::var("FAULT_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(long.unwrap_or(short))

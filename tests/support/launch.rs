@@ -217,7 +217,6 @@ pub(crate) fn info_field<'a>(info: &'a str, field: &str) -> Option<&'a str> {
 
 /// The first number of the version of the redis-server that the tests start, for what Redis 6 does otherwise. Redis 7 also began to ask
 /// before it obeys `DEBUG`; earlier ones don't know the option and refuse to start with it.
-#[must_use]
 pub fn server_version() -> u32 {
     static VERSION: OnceLock<u32> = OnceLock::new();
     *VERSION.get_or_init(|| match Command::new(program()).arg("--version").output() {
@@ -230,7 +229,6 @@ pub fn server_version() -> u32 {
 }
 
 /// Whether a test of what Redis 7 began with can be made. Says that it is left out if not.
-#[must_use]
 pub fn is_redis_7(what: &str) -> bool {
     let is_new = server_version() >= 7;
     if !is_new {
@@ -240,7 +238,6 @@ pub fn is_redis_7(what: &str) -> bool {
 }
 
 /// Whether the redis-server that the tests start can speak TLS. Says that `what` is left out if not.
-#[must_use]
 pub fn speaks_tls(what: &str) -> bool {
     static SPEAKS: OnceLock<bool> = OnceLock::new();
     let speaks = *SPEAKS.get_or_init(|| {

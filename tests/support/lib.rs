@@ -4,6 +4,8 @@
 //! Nothing here uses lock-core, so that a test never asserts with the code that it tests; but for `history::Recorded`,
 //! which writes down what lock-core does, and judges nothing, and for `sim`, which runs its engine.
 
+#![allow(clippy::must_use_candidate, reason = "these are helpers of tests")]
+
 pub mod actor;
 pub mod cluster;
 pub mod dice;

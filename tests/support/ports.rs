@@ -13,7 +13,6 @@ use std::{
 /// port to one of them, and a client that keeps knocking at a closed port can't be connected to itself.
 ///
 /// Another program may take the port before the caller does; who starts a server has to look whether it came up.
-#[must_use]
 pub fn free_port() -> u16 {
     first_free(is_free)
 }

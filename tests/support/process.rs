@@ -68,7 +68,6 @@ impl Process {
     }
 
     /// The process number.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -70,7 +70,6 @@ impl FaultProxy {
     }
 
     /// `127.0.0.1:PORT`, where clients find the proxy; see `RedisServer::url_at`.
-    #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
@@ -117,19 +116,16 @@ impl FaultProxy {
     }
 
     /// How many connections are open.
-    #[must_use]
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
     /// How many connections there have been.
-    #[must_use]
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }
 
     /// How many bytes have been [lost](Self::drop_requests), in either direction.
-    #[must_use]
     pub fn lost(&self) -> usize {
         self.lost.load(Ordering::Relaxed)
     }

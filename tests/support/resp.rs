@@ -30,7 +30,6 @@ pub enum Reply {
 
 impl Reply {
     /// The text of a value or status, lossy where it is no UTF-8; `None` for everything else.
-    #[must_use]
     pub fn text(&self) -> Option<String> {
         match self {
             Self::Status(text) => Some(text.clone()),
@@ -40,7 +39,6 @@ impl Reply {
     }
 
     /// The number, of an integer reply only.
-    #[must_use]
     pub fn integer(&self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(*number),
@@ -49,7 +47,6 @@ impl Reply {
     }
 
     /// The parts of an array; none for everything else.
-    #[must_use]
     pub fn items(&self) -> &[Self] {
         match self {
             Self::Array(items) => items,
@@ -58,14 +55,12 @@ impl Reply {
     }
 
     /// The text that follows `name` in an array of names and values.
-    #[must_use]
     pub fn field(&self, name: &str) -> Option<String> {
         let mut fields = self.items().chunks(2);
         fields.find(|field| field[0].text().as_deref() == Some(name))?.get(1)?.text()
     }
 
     /// Whether nothing was there.
-    #[must_use]
     pub fn is_nil(&self) -> bool {
         *self == Self::Nil
     }

@@ -36,7 +36,6 @@ impl Sentinels {
     }
 
     /// Passwords, another number of sentinels, other times.
-    #[must_use]
     pub fn builder() -> SentinelsBuilder {
         SentinelsBuilder::default()
     }
@@ -61,7 +60,6 @@ impl Sentinels {
 
     /// `redis+sentinel://HOST:PORT,…/SERVICE` with the sentinels' addresses, and the password of the servers in it if
     /// there is one.
-    #[must_use]
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.sentinels.iter().map(RedisServer::address).collect();
         let password = self.password.as_ref().map(|password| format!(":{}@", percent_encoded(password)));
@@ -69,7 +67,6 @@ impl Sentinels {
     }
 
     /// The servers that have data, in an order that never changes.
-    #[must_use]
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
@@ -80,7 +77,6 @@ impl Sentinels {
     }
 
     /// The sentinels.
-    #[must_use]
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.sentinels
     }
@@ -94,7 +90,6 @@ impl Sentinels {
     ///
     /// # Panics
     /// When none is.
-    #[must_use]
     pub fn at(&self, address: &str) -> usize {
         let found = self.servers.iter().position(|server| server.address() == address);
         found.unwrap_or_else(|| panic!("no server is at {address}"))

@@ -32,19 +32,16 @@ impl RedisServer {
     }
 
     /// A server with a password, an option of its own, a socket in the file system.
-    #[must_use]
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
     /// `redis://127.0.0.1:PORT`, with the password in it if there is one.
-    #[must_use]
     pub fn url(&self) -> String {
         self.url_at(&self.address())
     }
 
     /// The same through another address, such as that of a proxy in front of this server.
-    #[must_use]
     pub fn url_at(&self, address: &str) -> String {
         match &self.setup.password {
             Some(password) => format!("redis://:{}@{address}", percent_encoded(password)),
@@ -56,26 +53,22 @@ impl RedisServer {
     ///
     /// # Panics
     /// When the server was started without [`ServerBuilder::unix_socket`].
-    #[must_use]
     pub fn socket_url(&self) -> String {
         assert!(self.setup.socket, "started without a socket");
         format!("unix://{}", self.folder.socket().display())
     }
 
     /// `127.0.0.1:PORT`.
-    #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     /// The port, the same through every restart.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// The folder that the server runs in: its log, its socket, what it was told to write.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder.path
     }
@@ -84,14 +77,12 @@ impl RedisServer {
     ///
     /// # Panics
     /// While the server is stopped.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         let running = self.running.as_ref().expect("the server is running");
         running.pid()
     }
 
     /// Whether the server was not stopped; it may be paused.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -301,35 +292,30 @@ pub struct ServerBuilder {
 
 impl ServerBuilder {
     /// Sets one option as on the command line, `("--maxmemory", "3mb")`. A later one wins over an earlier.
-    #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
         self.setup.options.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Lacks this command, as an older server would.
-    #[must_use]
     pub fn without_command(mut self, name: &str) -> Self {
         self.setup.missing.push(name.to_owned());
         self
     }
 
     /// Asks every client for this password.
-    #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.setup.password = Some(password.to_owned());
         self
     }
 
     /// Runs with this environment variable.
-    #[must_use]
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.setup.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Listens on a socket in the file system as well, see [`RedisServer::socket_url`].
-    #[must_use]
     pub fn unix_socket(mut self) -> Self {
         self.setup.socket = true;
         self
@@ -390,13 +376,11 @@ pub struct Client {
 
 impl Client {
     /// The name that the client gave itself; empty when it gave none.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.field("name")
     }
 
     /// One field, such as `id`, `cmd` or `sub`; empty when there is none.
-    #[must_use]
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
     }

@@ -22,7 +22,6 @@ impl WallClock {
     ///
     /// # Panics
     /// When the compiler is there and fails.
-    #[must_use]
     pub fn new() -> Option<Self> {
         if !cfg!(target_os = "linux") {
             return None;
@@ -60,7 +59,6 @@ impl WallClock {
     }
 
     /// What a process has to be started with.
-    #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 3] {
         let path = |path: PathBuf| path.display().to_string();
         // A path in the first variable would end at a space, so it has a name and the second one the folder.

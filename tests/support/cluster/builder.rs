@@ -21,41 +21,35 @@ pub struct ClusterBuilder {
 
 impl ClusterBuilder {
     /// How many primaries there are: three by default.
-    #[must_use]
     pub fn primaries(mut self, count: usize) -> Self {
         self.primaries = count;
         self
     }
 
     /// How many replicas each primary has: one by default.
-    #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
     /// How long a node is silent before others find it down: one and a half seconds by default.
-    #[must_use]
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.node_timeout = node_timeout;
         self
     }
 
     /// Asks every client for this password.
-    #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
     /// Goes on with the slots that are served when others are not.
-    #[must_use]
     pub fn without_full_coverage(self) -> Self {
         self.option("--cluster-require-full-coverage", "no")
     }
 
     /// Sets one option of every node, as on the command line.
-    #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
         self.options.push((name.to_owned(), value.to_owned()));
         self

@@ -1,7 +1,6 @@
 //! Which slot a key belongs to.
 
 /// The slot of `key`: that of what stands between its first braces, if there is anything.
-#[must_use]
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);

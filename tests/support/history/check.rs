@@ -110,7 +110,6 @@ pub struct Checker {
 
 impl Checker {
     /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             bound: 250.0,
@@ -124,28 +123,24 @@ impl Checker {
 
     /// Lets waiters wait for `bound` while the key is surely free. Only time counts in which their process ran, and that of the
     /// test; see [standstills](super#standstills).
-    #[must_use]
     pub fn bound(mut self, bound: Duration) -> Self {
         self.bound = bound.as_secs_f64() * 1_000.0;
         self
     }
 
     /// Excuses two holders across `mark`, and what a process passes on inside itself within it.
-    #[must_use]
     pub fn mark(mut self, mark: Mark) -> Self {
         self.marks.push(mark);
         self
     }
 
     /// Excuses what follows from a lease that the server has forgotten, and nothing about any other lease; see [`Undone`].
-    #[must_use]
     pub fn undone(mut self, undone: Undone) -> Self {
         self.undone.push(undone);
         self
     }
 
     /// Excuses that a lease which vanished is extended after its key came back to it unseen; see [`TakenAgain`].
-    #[must_use]
     pub fn taken_again(mut self, taken_again: TakenAgain) -> Self {
         self.taken_again.push(taken_again);
         self
@@ -153,14 +148,12 @@ impl Checker {
 
     /// Excuses a reader that gets the fencing token of the readers that held the key when a server was copied:
     /// it failed over to the copy, which knows nothing of their releases, and of no lease after them.
-    #[must_use]
     pub fn failed_over(mut self, failed_over: bool) -> Self {
         self.failed_over = failed_over;
         self
     }
 
     /// Excuses readers that hold a key together with numbers of their own, as those of a quorum do.
-    #[must_use]
     pub fn of_quorum(mut self, of_quorum: bool) -> Self {
         self.of_quorum = of_quorum;
         self
@@ -168,7 +161,6 @@ impl Checker {
 
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
     /// twenty are told.
-    #[must_use]
     pub fn check(&self, history: &History) -> Vec<Violation> {
         let mut case = Case {
             history,
@@ -368,7 +360,6 @@ fn meets(marks: &[Mark], key: &str, from: f64, to: f64) -> bool {
 /// # Panics
 /// With every breach, if there is one.
 #[track_caller]
-#[expect(clippy::must_use_candidate, reason = "most tests need the verdict alone")]
 pub fn judged(run: &Run) -> History {
     judged_by(run, Checker::new())
 }
@@ -379,7 +370,6 @@ pub fn judged(run: &Run) -> History {
 /// # Panics
 /// With every breach, if there is one.
 #[track_caller]
-#[expect(clippy::must_use_candidate, reason = "most tests need the verdict alone")]
 pub fn judged_by(run: &Run, checker: Checker) -> History {
     checker.marks.iter().for_each(|mark| run.vanished(mark));
     let history = run.history().expect("the files can be read");

@@ -3,7 +3,6 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the time on CLOCK_MONOTONIC, the same for every process of the machine, in milliseconds to the microsecond.
-#[must_use]
 pub fn now() -> f64 {
     let time = clock_gettime(ClockId::Monotonic);
     let microseconds = time.tv_sec * 1_000_000 + time.tv_nsec / 1_000;

@@ -75,7 +75,6 @@ pub struct Event {
 
 impl Event {
     /// An event at `t_invoke` that says nothing else yet.
-    #[must_use]
     pub fn new(process: impl Into<String>, op: Op, t_invoke: f64) -> Self {
         Self {
             process: process.into(),
@@ -103,13 +102,11 @@ impl Event {
     }
 
     /// Whether the call came back and did what it was asked for.
-    #[must_use]
     pub fn succeeded(&self) -> bool {
         self.result == Outcome::Ok && self.t_return.is_some()
     }
 
     /// The line without its end.
-    #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("an event is made of text and numbers")
     }

@@ -26,7 +26,6 @@ impl Mode {
     }
 
     /// Whether leases in the two modes may be valid at once, if there are permits enough.
-    #[must_use]
     pub fn goes_with(self, other: Self) -> bool {
         match (self, other) {
             (Self::Permits { total, .. }, Self::Permits { total: others, .. }) => total == others,

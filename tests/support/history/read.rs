@@ -86,13 +86,11 @@ impl History {
     }
 
     /// All events but standstills, as they were added.
-    #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
     /// The windows in which leases may have vanished, as the test of the run has written down.
-    #[must_use]
     pub fn marks(&self) -> Vec<Mark> {
         let vanished = self.events.iter().filter(|event| event.op == Op::Vanished);
         let mark = |event: &Event| Mark { key: event.key.clone(), from: event.t_invoke, to: end(event) };
@@ -101,7 +99,6 @@ impl History {
 
     /// For how long a process stood still between two moments, in ms: it, or that of the test. No measure of how long it took to do
     /// something may count that time.
-    #[must_use]
     pub fn stood_still(&self, process: &str, from: f64, to: f64) -> f64 {
         self.standstills.of(process).stood(from, to)
     }

@@ -38,7 +38,6 @@ impl Recorder {
     ///
     /// # Panics
     /// When they cannot be written.
-    #[must_use]
     pub fn open(folder: &Path, name: &str) -> Arc<Self> {
         let open = |extension| {
             let path = folder.join(name).with_extension(extension);
@@ -58,7 +57,6 @@ impl Recorder {
     }
 
     /// The name of the process.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -156,7 +154,6 @@ impl Run {
     ///
     /// # Panics
     /// When its folder cannot be made.
-    #[must_use]
     pub fn new(name: &str) -> Self {
         let (path, folder) = match env::var_os("HISTORY_DIR") {
             Some(kept) => {
@@ -177,19 +174,16 @@ impl Run {
     }
 
     /// Where the files are.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.path
     }
 
     /// The same as text, to be given to another process.
-    #[must_use]
     pub fn folder_text(&self) -> String {
         self.path.display().to_string()
     }
 
     /// A recorder for a client in the process of the test itself.
-    #[must_use]
     pub fn recorder(&self, name: &str) -> Arc<Recorder> {
         Recorder::open(&self.path, name)
     }

@@ -33,7 +33,6 @@ pub struct Recorded {
 
 impl Recorded {
     /// The task `task` of the recorder's process; the process itself where that is empty.
-    #[must_use]
     pub fn new(manager: &LockManager, recorder: &Arc<Recorder>, task: &str) -> Self {
         let process = match task {
             "" => recorder.name().to_owned(),
@@ -170,7 +169,6 @@ pub struct Held {
 
 impl Held {
     /// The fencing token.
-    #[must_use]
     pub fn fence(&self) -> FencingToken {
         self.guard().fencing_token()
     }
@@ -457,7 +455,6 @@ fn outcome(error: &Error) -> Outcome {
 }
 
 /// For how long a holder relies on a lease from the sending of its request on, in ms.
-#[must_use]
 pub fn validity(ttl: Duration) -> f64 {
     milliseconds(ttl) * 0.99 - 2.0
 }

@@ -30,56 +30,48 @@ pub struct SentinelsBuilder {
 
 impl SentinelsBuilder {
     /// How many sentinels there are: three by default.
-    #[must_use]
     pub fn sentinels(mut self, count: usize) -> Self {
         self.sentinels = count;
         self
     }
 
     /// How many replicas there are: two by default.
-    #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
     /// How many sentinels have to find the primary down before it is replaced: a majority by default.
-    #[must_use]
     pub fn quorum(mut self, quorum: usize) -> Self {
         self.quorum = Some(quorum);
         self
     }
 
     /// How long a server is silent before a sentinel finds it down: a second by default.
-    #[must_use]
     pub fn down_after(mut self, down_after: Duration) -> Self {
         self.down_after = down_after;
         self
     }
 
     /// Has the servers ask every client for this password, sentinels and replicas included.
-    #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
     /// Has the sentinels ask every client for this password, the other sentinels included.
-    #[must_use]
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.sentinel_password = Some(password.to_owned());
         self
     }
 
     /// Has the sentinels admit this user alone.
-    #[must_use]
     pub fn sentinel_user(mut self, user: &str, password: &str) -> Self {
         self.sentinel_user = Some(user.to_owned());
         self.sentinel_password(password)
     }
 
     /// Sets one option of every server that has data, as on the command line.
-    #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
         self.options.push((name.to_owned(), value.to_owned()));
         self

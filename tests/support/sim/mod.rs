@@ -140,7 +140,6 @@ struct Member {
 }
 
 /// Runs the schedule of a seed on a store and judges it. `logs` has everything written down, which takes longer.
-#[must_use]
 pub fn run_on(store: Store, seed: u64, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice, store);

@@ -116,7 +116,6 @@ impl Default for Node {
 
 impl Node {
     /// An empty one.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             store: Store::new(Duration::from_millis(1)),
