@@ -92,10 +92,10 @@ mod node;
 mod order;
 mod plan;
 mod report;
-#[cfg(test)]
-mod scenarios;
 mod shutdown;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod watched;
 mod world;
 

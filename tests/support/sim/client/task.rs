@@ -1,9 +1,9 @@
 //! What the tasks of a client do with locks.
 
-#[cfg(test)]
-mod aside;
 mod guard;
 mod odd;
+#[cfg(test)]
+mod tests;
 mod under;
 
 use std::{

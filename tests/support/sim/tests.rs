@@ -15,7 +15,7 @@ use lock_core::{
 };
 
 use super::{
-    Plan, Stage,
+    Plan, Stage, Store,
     client::{Client, of_several},
     node::{Holder, Node, Refuses},
     perform,
@@ -29,6 +29,37 @@ const BEGIN: u64 = 1_750_000_000_000;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+impl Plan {
+    /// One client that does nothing by itself, and a node at which nothing breaks: for what a scenario does with them.
+    fn empty(ttl: Duration) -> Self {
+        let plan = Self::draw(&mut Dice::seeded(0), Store::Single);
+        Self {
+            clients: 1,
+            tasks: 0,
+            keys: 1,
+            hot: false,
+            ttls: [ttl; 2],
+            latency: (1_000, 1_001),
+            limit: ms(500),
+            late: 0,
+            hole: 0,
+            reset: 0,
+            cut: 0,
+            deaf: 0,
+            doubled: 0,
+            belated: 0,
+            greeting: 0,
+            drift: false,
+            troubles: Vec::new(),
+            asides: false,
+            shutdowns: 0,
+            odd: 0,
+            foreign: false,
+            ..plan
+        }
+    }
 }
 
 /// A node, and a channel at which it is heard.
