@@ -92,9 +92,7 @@ impl Recorder {
     }
 
     pub(super) fn stood_still(&self, from: f64, to: f64) {
-        let mut event = Event::new(self.name(), Op::Standstill, from);
-        event.t_return = Some(to);
-        write(&self.done, &event);
+        write(&self.done, &Event::new(self.name(), Op::Standstill, from).until(to));
     }
 }
 
@@ -195,24 +193,20 @@ impl Run {
 
     /// Notes that something was broken since `from`, and is whole again now. Slow wake-ups in between are excused.
     pub fn broken_since(&self, from: f64) {
-        let mut event = Event::new(self.nemesis.name(), Op::Fault, from);
-        event.t_return = Some(now());
-        self.nemesis.note(&event);
+        self.nemesis.note(&Event::new(self.nemesis.name(), Op::Fault, from).until(now()));
     }
 
     /// Notes that leases may have vanished from the servers, as the documentation says that they may then.
     pub(super) fn vanished(&self, mark: &Mark) {
-        let mut event = Event::new(self.nemesis.name(), Op::Vanished, mark.from);
-        event.t_return = Some(mark.to);
+        let mut event = Event::new(self.nemesis.name(), Op::Vanished, mark.from).until(mark.to);
         event.key.clone_from(&mark.key);
         self.nemesis.note(&event);
     }
 
     /// Notes a key that was found after the run, with what is left of its ttl, and how much that may be.
     pub fn left_over(&self, key: &str, pttl: i64, max_pttl: Option<f64>, allowed: bool) {
-        let mut event = Event::new(self.nemesis.name(), Op::Leftover, now());
-        event.t_return = Some(event.t_invoke);
-        event.key = Some(key.to_owned());
+        let at = now();
+        let mut event = Event::new(self.nemesis.name(), Op::Leftover, at).until(at).on(key);
         event.pttl = Some(pttl as f64);
         event.max_pttl = max_pttl;
         event.allowed = allowed;

@@ -106,8 +106,7 @@ impl Recorded {
     }
 
     fn begin(&self, mode: Mode, key: &str, ttl: Duration, only_tries: bool) -> Call {
-        let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
-        event.key = Some(key.to_owned());
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now()).on(key);
         event.ttl = Some(milliseconds(ttl));
         event.mode = mode;
         event.only_tries = only_tries;
@@ -305,8 +304,7 @@ impl Held {
         // From the first poll on, the lease is no longer exclusive. Nobody is told what became of it by itself.
         self.recorder.begin(self.event(Op::Release)).end(Outcome::Info);
         let guard = self.guard.take().expect("there until it is released");
-        let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
-        event.key = Some(self.key.clone());
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now()).on(&self.key);
         event.ttl = Some(milliseconds(guard.lease().ttl()));
         (event.mode, event.only_tries, event.from) = (Mode::Shared, true, Some(self.token.clone()));
         let call = self.recorder.begin(event);
@@ -380,10 +378,7 @@ impl Held {
     }
 
     fn event(&self, op: Op) -> Event {
-        let mut event = Event::new(self.process.as_str(), op, now());
-        event.key = Some(self.key.clone());
-        event.token = Some(self.token.clone());
-        event
+        Event::new(self.process.as_str(), op, now()).on(&self.key).of(&self.token)
     }
 
     /// Has it written down when the holder is told of a loss.

@@ -106,10 +106,7 @@ impl Client {
             let asked = if is_raised { watched.last.min(sent).max(watched.got) } else { watched.last };
             watched.moved += 1;
             let name = format!("c{}/r{index}.{}", self.number, watched.moved);
-            let mut event = Event::new(name, Op::Extend, asked);
-            event.key = Some(watched.key.clone());
-            event.token = Some(watched.token.clone());
-            event.t_return = Some(at);
+            let mut event = Event::new(name, Op::Extend, asked).on(&watched.key).of(&watched.token).until(at);
             event.deadline = Some(ms(deadline));
             if deadline < watched.deadline {
                 event.result = Outcome::Fail; // its clock leapt

@@ -26,11 +26,10 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
         let name = format!("k{}", dice.below(world.plan.keys as u64));
         let key = LockKey::new(&name).expect("a sound key");
         let ttl = micros(world.plan.ttls[1]) / 1_000;
-        let mut event = Event::new("foreign", Op::Acquire, world.moment());
-        event.key = Some(name.clone());
+        let token = format!("foreign-{round}");
+        let mut event = Event::new("foreign", Op::Acquire, world.moment()).on(&name).of(&token);
         event.foreign = true;
         event.ttl = Some(ttl as f64);
-        event.token = Some(format!("foreign-{round}"));
         let until = world.now() + dice.below(1_000_000);
         let (sent, set) = loop {
             let sent = world.moment();
@@ -48,9 +47,7 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
             continue;
         }
         world.sleep(Duration::from_micros(dice.below(ttl * 500))).await;
-        let mut event = Event::new("foreign", Op::Release, world.moment());
-        event.key = Some(name);
-        event.token = Some(format!("foreign-{round}"));
+        let mut event = Event::new("foreign", Op::Release, world.moment()).on(&name).of(&token);
         let deleted = say(&world, Command::DeleteIf { key, value: round }).await;
         event.t_return = Some(world.moment());
         event.result = result(deleted);

@@ -80,9 +80,7 @@ pub(super) fn check_leftovers(world: &World) {
         all.extend(node.leftovers(state.wall(server)).map(|(key, entry, left)| (key.clone(), entry, left)));
     }
     for (key, entry, left) in all {
-        let mut event = Event::new("nemesis", Op::Leftover, now);
-        event.t_return = Some(now);
-        event.key = Some(key.as_str().to_owned());
+        let mut event = Event::new("nemesis", Op::Leftover, now).until(now).on(key.as_str());
         event.foreign = matches!(entry.holder, Holder::Foreign(_));
         event.pttl = Some(left as f64);
         state.note(event);

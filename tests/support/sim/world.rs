@@ -348,9 +348,7 @@ impl State {
 
     /// Slow wake-ups are excused since `from` until `to`.
     pub(super) fn excuse(&mut self, from: u64, to: u64) {
-        let mut event = Event::new("nemesis", Op::Fault, ms(from));
-        event.t_return = Some(ms(to));
-        self.note(event);
+        self.note(Event::new("nemesis", Op::Fault, ms(from)).until(ms(to)));
     }
 }
 

@@ -246,11 +246,7 @@ impl Task {
             let Some(reason) = end.loss() else { return };
             let now = client.world.now();
             let at = client.world.moment();
-            let mut event = Event::new(process, Op::Lost, at);
-            event.t_return = Some(at);
-            event.key = Some(key);
-            event.token = Some(token);
-            client.note(event);
+            client.note(Event::new(process, Op::Lost, at).until(at).on(&key).of(&token));
             let mut state = client.world.state();
             state.log(|| format!("lost: {reason:?}"));
             if state.links[client.number].dead {
@@ -395,15 +391,11 @@ impl Task {
     }
 
     fn event(&self, process: String, op: Op, key: &str) -> Event {
-        let mut event = Event::new(process, op, self.client.world.moment());
-        event.key = Some(key.to_owned());
-        event
+        Event::new(process, op, self.client.world.moment()).on(key)
     }
 
     fn event_of(&self, op: Op, part: &Part) -> Event {
-        let mut event = self.event(part.process.clone(), op, &part.key);
-        event.token = Some(part.token.clone());
-        event
+        self.event(part.process.clone(), op, &part.key).of(&part.token)
     }
 
     /// Begins the same with each lease.
