@@ -66,7 +66,7 @@ pub(crate) use delay::serves;
 pub use event::{Event, Op, Outcome};
 pub use foreign::{ForeignClient, Manners};
 pub use mode::Mode;
-pub use read::{History, Unreadable};
+pub use read::History;
 pub use record::{Call, Recorder, Run};
 pub use recorded::{Held, Recorded, validity};
 pub use store::Register;

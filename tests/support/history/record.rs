@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     env,
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{self, Write},
     mem,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -17,7 +17,7 @@ use super::{
     delay::Delays,
     event::{Event, Op, Outcome},
     pulse,
-    read::{History, Unreadable},
+    read::History,
 };
 use crate::launch::Folder;
 
@@ -217,7 +217,7 @@ impl Run {
     ///
     /// # Errors
     /// What the file system says, or the first line that is no event.
-    pub fn history(&self) -> Result<History, Unreadable> {
+    pub fn history(&self) -> io::Result<History> {
         self.nemesis.look();
         let begun = History::read_all(&self.path, BEGUN)?;
         let done = History::read_all(&self.path, DONE)?;
@@ -227,7 +227,7 @@ impl Run {
             let process = event.process.split('/').next().unwrap_or_default();
             Recorder::open(&self.path, process).note(event);
         }
-        History::read(&self.path)
+        History::read_all(&self.path, DONE)
     }
 }
 
