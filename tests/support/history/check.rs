@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use serde::Serialize;
+
 use super::{
     downgrade,
     event::{Event, Op},
@@ -22,7 +24,8 @@ use super::{
 use crate::wait::HANDOFF;
 
 /// What a history has to keep to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// A line says what cannot be: it is no history.
     Malformed,
@@ -52,17 +55,7 @@ pub enum Rule {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "malformed",
-            Self::TwoHolders => "two-holders",
-            Self::FenceOrder => "fence-order",
-            Self::TokenReuse => "token-reuse",
-            Self::StaleSuccess => "stale-success",
-            Self::ValidAfterEnd => "valid-after-end",
-            Self::Register => "register",
-            Self::LeftWaiting => "left-waiting",
-            Self::Leftover => "leftover",
-        })
+        self.serialize(f)
     }
 }
 
@@ -98,27 +91,27 @@ pub struct Mark {
 }
 
 /// Judges histories.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Checker {
-    bound: f64,
-    marks: Vec<Mark>,
-    undone: Vec<Undone>,
-    taken_again: Vec<TakenAgain>,
-    failed_over: bool,
-    of_quorum: bool,
+    /// How long a waiter may wait while its key is free, in ms.
+    pub bound: f64,
+    /// Across these two holders are excused.
+    pub marks: Vec<Mark>,
+    /// What follows from leases that a server has forgotten is excused, and nothing about any other lease.
+    pub undone: Vec<Undone>,
+    /// That a lease which vanished is extended after its key came back to it unseen is excused.
+    pub taken_again: Vec<TakenAgain>,
+    /// A reader is excused that gets the fencing token of the readers that held the key when a server was copied:
+    /// it failed over to the copy, which knows nothing of their releases, and of no lease after them.
+    pub failed_over: bool,
+    /// Readers are excused that hold a key together with numbers of their own, as those of a quorum do.
+    pub of_quorum: bool,
 }
 
 impl Checker {
     /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
     pub fn new() -> Self {
-        Self {
-            bound: 250.0,
-            marks: Vec::new(),
-            undone: Vec::new(),
-            taken_again: Vec::new(),
-            failed_over: false,
-            of_quorum: false,
-        }
+        Self { bound: 250.0, ..Self::default() }
     }
 
     /// Lets waiters wait for `bound` while the key is surely free. Only time counts in which their process ran, and that of the
@@ -134,44 +127,10 @@ impl Checker {
         self
     }
 
-    /// Excuses what follows from a lease that the server has forgotten, and nothing about any other lease; see [`Undone`].
-    pub fn undone(mut self, undone: Undone) -> Self {
-        self.undone.push(undone);
-        self
-    }
-
-    /// Excuses that a lease which vanished is extended after its key came back to it unseen; see [`TakenAgain`].
-    pub fn taken_again(mut self, taken_again: TakenAgain) -> Self {
-        self.taken_again.push(taken_again);
-        self
-    }
-
-    /// Excuses a reader that gets the fencing token of the readers that held the key when a server was copied:
-    /// it failed over to the copy, which knows nothing of their releases, and of no lease after them.
-    pub fn failed_over(mut self, failed_over: bool) -> Self {
-        self.failed_over = failed_over;
-        self
-    }
-
-    /// Excuses readers that hold a key together with numbers of their own, as those of a quorum do.
-    pub fn of_quorum(mut self, of_quorum: bool) -> Self {
-        self.of_quorum = of_quorum;
-        self
-    }
-
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
     /// twenty are told.
     pub fn check(&self, history: &History) -> Vec<Violation> {
-        let mut case = Case {
-            history,
-            bound: self.bound,
-            marks: &self.marks,
-            undone: &self.undone,
-            taken_again: &self.taken_again,
-            failed_over: self.failed_over,
-            of_quorum: self.of_quorum,
-            violations: BTreeMap::new(),
-        };
+        let mut case = Case { history, checker: self, violations: BTreeMap::new() };
         let sound = case.sound_events();
         let leases = leases::collect(&mut case, &sound);
         for key in leases.keys() {
@@ -201,21 +160,10 @@ impl Checker {
     }
 }
 
-impl Default for Checker {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// One history under judgement.
 pub(super) struct Case<'a> {
     pub(super) history: &'a History,
-    pub(super) bound: f64,
-    marks: &'a [Mark],
-    undone: &'a [Undone],
-    taken_again: &'a [TakenAgain],
-    pub(super) failed_over: bool,
-    pub(super) of_quorum: bool,
+    pub(super) checker: &'a Checker,
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 
@@ -235,13 +183,14 @@ impl<'a> Case<'a> {
 
     /// Whether leases of `key` vanished at some moment between `from` and `to`.
     pub(super) fn vanished(&self, key: &str, from: f64, to: f64) -> bool {
-        meets(self.marks, key, from, to)
+        let mut marks = self.checker.marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
+        marks.any(|mark| from <= mark.to && mark.from <= to)
     }
 
     /// What a server has forgotten of a lease.
     pub(super) fn undone(&self, lease: &Lease<'_>) -> impl Iterator<Item = &'a Undone> {
         let token = lease.event.token.clone();
-        self.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
+        self.checker.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
     }
 
     /// Since when a lease has had its key without a break, as far as anybody can know at a time.
@@ -249,7 +198,8 @@ impl<'a> Case<'a> {
         let of_lease = |again: &&TakenAgain| lease.event.token.as_ref() == Some(&again.token);
         // A key that did not vanish was not free, unless its lease had lapsed. That is no excuse: the holder knows of it.
         let is_excused = |again: &f64| *again <= at && self.vanished(key, lease.asked, *again);
-        self.taken_again.iter().filter(of_lease).map(|again| again.at).filter(is_excused).fold(lease.got, f64::max)
+        let again = self.checker.taken_again.iter().filter(of_lease).map(|again| again.at);
+        again.filter(is_excused).fold(lease.got, f64::max)
     }
 
     /// Whether two leases of `key` may be valid at once: leases vanished between them, or the server knew nothing of one
@@ -347,12 +297,6 @@ impl<'a> Case<'a> {
             }
         }
     }
-}
-
-/// Whether a mark of `key` lies between `from` and `to`, at least in part.
-fn meets(marks: &[Mark], key: &str, from: f64, to: f64) -> bool {
-    let mut marks = marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
-    marks.any(|mark| from <= mark.to && mark.from <= to)
 }
 
 /// The history of a run that breaks no rule.

@@ -34,7 +34,8 @@ impl History {
 
     /// Reads every file of a folder that has this extension.
     pub(super) fn read_all(folder: &Path, extension: &str) -> io::Result<Self> {
-        let mut files: Vec<_> = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+        let entries: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
+        let mut files: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
         files.retain(|file| file.extension().is_some_and(|found| found == extension));
         files.sort();
         let mut history = Self::default();

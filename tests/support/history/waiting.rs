@@ -31,7 +31,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
     }
     waiters.retain(|waiter| {
         let event = case.event(waiter.acquire);
-        !event.only_tries && !event.several && !event.foreign && waiter.to - waiter.from > case.bound
+        !event.only_tries && !event.several && !event.foreign && waiter.to - waiter.from > case.checker.bound
     });
     waiters.sort_by(|a, b| a.from.total_cmp(&b.from));
 
@@ -53,7 +53,7 @@ fn judge(
     state: &str,
 ) -> Vec<usize> {
     let mut left_out = Vec::new();
-    let gaps = covers.gaps(case.bound, all.end);
+    let gaps = covers.gaps(case.checker.bound, all.end);
     let mut told = vec![false; gaps.len()];
     for waiter in waiters {
         let standing = case.history.standstills.of(&case.event(waiter.acquire).process);
@@ -99,7 +99,7 @@ fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f
 /// excused.
 fn left_waiting(case: &Case<'_>, all: &Leases<'_>, standing: &Standing, span: (f64, f64)) -> Option<(f64, f64)> {
     let (mut from, to) = span;
-    let is_long = |from: f64, to: f64| to - from > case.bound && standing.ran(from, to) > case.bound;
+    let is_long = |from: f64, to: f64| to - from > case.checker.bound && standing.ran(from, to) > case.checker.bound;
     let first = all.faults.partition_point(|fault| fault.1 <= from);
     for fault in &all.faults[first..] {
         if fault.0 >= to {
