@@ -1,10 +1,6 @@
 //! The judge: which rules there are, what is excused, and what a breach looks like.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::Serialize;
 
@@ -12,7 +8,7 @@ use super::{
     downgrade,
     event::{Event, Op},
     exclusion,
-    leases::{self, Lease},
+    leases::{self, Crashes, Lease},
     order,
     read::History,
     record::Run,
@@ -133,6 +129,7 @@ impl Checker {
         let mut case = Case { history, checker: self, violations: BTreeMap::new() };
         let sound = case.sound_events();
         let leases = leases::collect(&mut case, &sound);
+        case.check_crashes(&sound, &leases.crashes);
         for key in leases.keys() {
             exclusion::check(&mut case, key);
             order::check(&mut case, key);
@@ -232,30 +229,15 @@ impl<'a> Case<'a> {
             self.report(Rule::Malformed, || wrong.to_owned(), &[index]);
         }
         self.check_overlaps(&sound);
-        self.check_crashes(&sound);
         sound
     }
 
     /// Nobody acts any more who was killed.
-    fn check_crashes(&mut self, sound: &[usize]) {
-        let mut killed: HashMap<&str, usize> = HashMap::new();
-        for index in sound.iter().copied().filter(|index| self.event(*index).op == Op::Crash) {
-            let crash = self.event(index);
-            let first = killed.entry(&crash.process).or_insert(index);
-            if crash.t_invoke < self.event(*first).t_invoke {
-                *first = index;
-            }
-        }
-        if killed.is_empty() {
-            return;
-        }
+    fn check_crashes(&mut self, sound: &[usize], crashes: &Crashes<'_>) {
         for index in sound.iter().copied() {
             let event = self.event(index);
-            let whole = event.process.match_indices('/').map(|(at, _)| &event.process[..at]);
-            let mut names = whole.chain([event.process.as_str()]);
             if event.op.is_call()
-                && let Some(crash) = names.find_map(|name| killed.get(name).copied())
-                && event.t_invoke > self.event(crash).t_invoke
+                && let Some((_, crash)) = crashes.of(&event.process).find(|(at, _)| *at < event.t_invoke)
             {
                 let message = || format!("{} acts after it was killed", event.process);
                 self.report(Rule::Malformed, message, &[crash, index]);
