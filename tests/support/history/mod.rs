@@ -68,6 +68,7 @@ pub use foreign::{ForeignClient, Manners};
 pub use mode::Mode;
 pub use read::History;
 pub use record::{Call, Recorder, Run};
+pub(crate) use recorded::outcome;
 pub use recorded::{Held, Recorded, validity};
 pub use store::Register;
 pub use taken_again::TakenAgain;

@@ -68,9 +68,13 @@ impl Recorded {
         options: impl FnOnce(LockRequest) -> LockRequest,
     ) -> Result<Held, Error> {
         let request = options(mode.ask(self.manager.lock(key).ttl(ttl)));
-        let call = self.begin(mode, key, ttl, request.tries_once());
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now()).on(key);
+        event.ttl = Some(milliseconds(ttl));
+        event.mode = mode;
+        event.only_tries = request.tries_once();
+        let call = self.recorder.begin(event);
         match request.await {
-            Ok(guard) => Ok(self.got(call, guard)),
+            Ok(guard) => Ok(got(&self.recorder, &self.process, call, guard)),
             Err(error) => {
                 call.end(outcome(&error));
                 Err(error)
@@ -91,30 +95,10 @@ impl Recorded {
     /// # Errors
     /// Those of the request.
     pub async fn try_acquire_in(&self, mode: Mode, key: &str, ttl: Duration) -> Result<Option<Held>, Error> {
-        let call = self.begin(mode, key, ttl, true);
-        match mode.ask(self.manager.lock(key).ttl(ttl)).try_acquire().await {
-            Ok(Some(guard)) => Ok(Some(self.got(call, guard))),
-            Ok(None) => {
-                call.end(Outcome::Fail);
-                Ok(None)
-            }
-            Err(error) => {
-                call.end(outcome(&error));
-                Err(error)
-            }
+        match self.acquire_in(mode, key, ttl, |request| request.wait(Duration::ZERO)).await {
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
+            tried => tried.map(Some),
         }
-    }
-
-    fn begin(&self, mode: Mode, key: &str, ttl: Duration, only_tries: bool) -> Call {
-        let mut event = Event::new(self.process.as_str(), Op::Acquire, now()).on(key);
-        event.ttl = Some(milliseconds(ttl));
-        event.mode = mode;
-        event.only_tries = only_tries;
-        self.recorder.begin(event)
-    }
-
-    fn got(&self, call: Call, guard: LockGuard) -> Held {
-        got(&self.recorder, &self.process, call, guard)
     }
 }
 
@@ -215,10 +199,7 @@ impl Held {
         let extended = self.guard.as_mut().expect("there until it is released").extend(ttl).await;
         let (at, deadline) = deadline(self.guard());
         call.event.deadline = Some(deadline);
-        let result = match &extended {
-            Ok(_) => Outcome::Ok,
-            Err(error) => outcome(error),
-        };
+        let result = extended.as_ref().map_or_else(outcome, |_| Outcome::Ok);
         if result != Outcome::Ok && !self.guard().is_held() {
             call.event.deadline = None; // there is none any more
         }
@@ -285,10 +266,7 @@ impl Held {
         self.look();
         let call = self.recorder.begin(self.event(Op::Release));
         let released = self.guard.take().expect("there until it is released").release().await;
-        call.end(match &released {
-            Ok(_) => Outcome::Ok,
-            Err(error) => outcome(error),
-        });
+        call.end(released.as_ref().map_or_else(outcome, |()| Outcome::Ok));
         released
     }
 
@@ -329,10 +307,8 @@ impl Held {
     pub async fn work<F: Future>(mut self, work: F) -> Result<F::Output, Error> {
         self.look();
         let worked = self.guard.take().expect("there until it is released").protect(work).await;
-        self.recorder.begin(self.event(Op::Release)).end(match &worked {
-            Ok(_) => Outcome::Info,
-            Err(error) => outcome(error),
-        });
+        let call = self.recorder.begin(self.event(Op::Release));
+        call.end(worked.as_ref().map_or_else(outcome, |_| Outcome::Info));
         worked
     }
 
@@ -436,10 +412,11 @@ fn deadline(guard: &LockGuard) -> (f64, f64) {
 }
 
 /// What is known after an error.
-fn outcome(error: &Error) -> Outcome {
+pub(crate) fn outcome(error: &Error) -> Outcome {
     match error.kind() {
         ErrorKind::Busy
         | ErrorKind::Lost(_)
+        | ErrorKind::NotHeld
         | ErrorKind::Overloaded
         | ErrorKind::Invalid(_)
         | ErrorKind::NoManager

@@ -21,7 +21,7 @@ use self::{guard::Guard, under::Under};
 use super::{Client, Watched};
 use crate::{
     Dice,
-    history::{Event, Mode, Op, Outcome},
+    history::{Event, Mode, Op, Outcome, outcome},
     sim::{
         mix,
         world::{micros, ms},
@@ -452,15 +452,6 @@ pub(in crate::sim) fn of_several(error: &Error, first: &str, key: &str) -> Outco
         // All may have been asked for in one call, whose error names the first.
         Ordering::Greater if named == first => outcome(error),
         Ordering::Greater => Outcome::Fail,
-    }
-}
-
-/// What is known after an error.
-fn outcome(error: &Error) -> Outcome {
-    match error.kind() {
-        ErrorKind::Busy | ErrorKind::Lost(_) | ErrorKind::Overloaded | ErrorKind::Invalid(_) => Outcome::Fail,
-        ErrorKind::NotHeld | ErrorKind::WouldDeadlock => Outcome::Fail,
-        _ => Outcome::Info,
     }
 }
 

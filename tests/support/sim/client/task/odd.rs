@@ -9,9 +9,9 @@ use std::{
 
 use lock_core::{Error, Handover, Lease, LockGuard};
 
-use super::{Extras, Guard, Held, Part, Task, Under, outcome};
+use super::{Extras, Guard, Held, Part, Task, Under};
 use crate::{
-    history::{Mode, Op, Outcome},
+    history::{Mode, Op, Outcome, outcome},
     sim::nemesis,
 };
 
