@@ -34,7 +34,7 @@ pub use actor::{Actor, Team};
 pub use cluster::Cluster;
 pub use dice::Dice;
 pub use figures::{figure, for_seconds};
-pub use launch::{is_redis_7, server_version, speaks_tls};
+pub use launch::{ServerBuilder, is_redis_7, server_version, speaks_tls};
 pub use left_out::left_out;
 pub use namespace::Namespace;
 pub use ports::free_port;

@@ -7,28 +7,18 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Picks a port of the loopback interface on which nothing listens, and which no other process of tests picks.
+/// Picks a port of the loopback interface on which nothing listens, and which no other process of tests picks. The port that a node
+/// of a cluster would have its bus on, [`BUS`] above, is free as well.
 ///
 /// The ports lie below those that the system gives to outgoing connections. So a server that is down does not lose its
 /// port to one of them, and a client that keeps knocking at a closed port can't be connected to itself.
 ///
 /// Another program may take the port before the caller does; who starts a server has to look whether it came up.
 pub fn free_port() -> u16 {
-    first_free(is_free)
-}
-
-/// Picks a port as [`free_port`] does, for a node of a cluster: the port of its bus, [`BUS`] above, is free as well.
-pub(crate) fn free_port_with_bus() -> u16 {
-    first_free(|port| is_free(port) && is_free(port + BUS))
-}
-
-fn first_free(is_free: impl Fn(u16) -> bool) -> u16 {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    (0..COUNT).map(|_| own.next()).find(|port| is_free(*port)).expect("a port of this process is free")
-}
-
-fn is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    let mut ports = (0..COUNT).map(|_| own.next());
+    ports.find(|port| is_free(*port) && is_free(*port + BUS)).expect("a port of this process is free")
 }
 
 /// The ports of this process.
@@ -101,9 +91,9 @@ mod tests {
     fn port_whose_bus_is_taken_is_passed_over() {
         let bus = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port + BUS)).ok();
         // Ports are tried in a row.
-        let first = free_port_with_bus();
+        let first = free_port();
         let taken: Vec<_> = (first + 1..=first + 50).filter_map(bus).collect();
-        let second = free_port_with_bus();
+        let second = free_port();
         assert!(!taken.is_empty());
         assert!(taken.iter().all(|listener| listener.local_addr().unwrap().port() != second + BUS));
     }

@@ -5,11 +5,12 @@ use std::{
     env,
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    mem,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
 };
+
+use tempfile::TempDir;
 
 use super::{
     check::Mark,
@@ -19,7 +20,7 @@ use super::{
     pulse,
     read::History,
 };
-use crate::launch::Folder;
+use crate::launch::folder;
 
 /// Writes down what one process does, into `NAME.jsonl`.
 ///
@@ -143,7 +144,7 @@ impl Drop for Call {
 #[derive(Debug)]
 pub struct Run {
     path: PathBuf,
-    folder: Option<Folder>,
+    folder: Option<TempDir>,
     nemesis: Arc<Recorder>,
 }
 
@@ -163,8 +164,8 @@ impl Run {
                 (path, None)
             }
             None => {
-                let folder = Folder::create();
-                (folder.path.clone(), Some(folder))
+                let folder = folder();
+                (folder.path().to_owned(), Some(folder))
             }
         };
         let nemesis = Recorder::open(&path, JUDGE);
@@ -236,8 +237,7 @@ impl Drop for Run {
         if let Some(folder) = self.folder.take()
             && thread::panicking()
         {
-            println!("the history is in {}", folder.path.display());
-            mem::forget(folder);
+            println!("the history is in {}", folder.keep().display());
         }
     }
 }
