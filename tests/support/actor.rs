@@ -224,19 +224,3 @@ impl Team {
         rounds
     }
 }
-
-impl RedisServer {
-    /// How often scripts and transactions were called.
-    ///
-    /// # Panics
-    /// As [`call`](Self::call) does.
-    pub async fn script_calls(&self) -> u64 {
-        let stats = self.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
-        let calls = |line: &str| {
-            let (name, fields) = line.split_once(':')?;
-            let scripts = ["cmdstat_eval", "cmdstat_evalsha", "cmdstat_fcall", "cmdstat_exec"].contains(&name);
-            scripts.then(|| fields.split(',').find_map(|field| field.strip_prefix("calls=")?.parse::<u64>().ok()))?
-        };
-        stats.lines().filter_map(calls).sum()
-    }
-}

@@ -1,14 +1,10 @@
 //! A Redis client of a hundred lines, to look at a server without the client under test.
 
-use std::{
-    fmt, io,
-    io::{Error, ErrorKind},
-    path::Path,
-};
+use std::io::{self, Error, ErrorKind};
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
-    net::{TcpStream, UnixStream},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
 };
 
 /// One answer of a server, in the older of its two protocols.
@@ -67,8 +63,9 @@ impl Reply {
 }
 
 /// One connection, one command at a time.
+#[derive(Debug)]
 pub struct RawClient {
-    stream: BufReader<Box<dyn Stream>>,
+    stream: BufReader<TcpStream>,
 }
 
 impl RawClient {
@@ -79,15 +76,7 @@ impl RawClient {
     pub async fn tcp(address: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self::over(Box::new(stream)))
-    }
-
-    /// Connects to a socket in the file system.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    pub async fn unix(path: &Path) -> io::Result<Self> {
-        Ok(Self::over(Box::new(UnixStream::connect(path).await?)))
+        Ok(Self { stream: BufReader::new(stream) })
     }
 
     /// Sends one command and reads its answer. A refusal by the server is an answer, [`Reply::Error`].
@@ -146,21 +135,7 @@ impl RawClient {
             _ => return Err(not_a_reply(line)),
         })
     }
-
-    fn over(stream: Box<dyn Stream>) -> Self {
-        Self { stream: BufReader::new(stream) }
-    }
 }
-
-impl fmt::Debug for RawClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RawClient").finish_non_exhaustive()
-    }
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 fn not_a_reply(line: &str) -> Error {
     Error::new(ErrorKind::InvalidData, format!("not a reply: {line:?}"))

@@ -244,6 +244,18 @@ impl RedisServer {
         self.counted("commandstats", &format!("cmdstat_{command}:calls=")).await
     }
 
+    /// How often scripts and transactions were called.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn script_calls(&self) -> u64 {
+        let mut calls = 0;
+        for command in ["eval", "evalsha", "fcall", "exec"] {
+            calls += self.calls_of(command).await;
+        }
+        calls
+    }
+
     /// How often a command was answered with an error of this code; 0 if none was.
     ///
     /// # Panics
