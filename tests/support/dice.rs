@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Numbers that look random, and are the same in every run (xorshift).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Dice(u64);
 
 impl Dice {

@@ -33,7 +33,7 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
         let until = world.now() + dice.below(1_000_000);
         let (sent, set) = loop {
             let sent = world.moment();
-            let set = say(&world, Command::SetNx { key: key.clone(), value: round, ttl }).await;
+            let set = say(&world, key.clone(), Command::SetNx(round, ttl)).await;
             if set != Some(false) || world.now() > until {
                 break (sent, set);
             }
@@ -48,7 +48,7 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
         }
         world.sleep(Duration::from_micros(dice.below(ttl * 500))).await;
         let mut event = Event::new("foreign", Op::Release, world.moment()).on(&name).of(&token);
-        let deleted = say(&world, Command::DeleteIf { key, value: round }).await;
+        let deleted = say(&world, key, Command::DeleteIf(round)).await;
         event.t_return = Some(world.moment());
         event.result = result(deleted);
         world.state().note(event);
@@ -64,8 +64,8 @@ fn result(done: Option<bool>) -> Outcome {
 }
 
 /// The answer; none where there is none within a second.
-async fn say(world: &Arc<World>, command: Command) -> Option<bool> {
-    let id = world.state().command(&world.plan, 0, command);
+async fn say(world: &Arc<World>, key: LockKey, command: Command) -> Option<bool> {
+    let id = world.state().command(&world.plan, 0, key, command);
     let mut limit = world.sleep(Duration::from_secs(1));
     poll_fn(|cx| {
         let mut state = world.state();

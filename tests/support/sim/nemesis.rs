@@ -157,7 +157,7 @@ impl<'a> Strike<'a> {
 
     fn delete(mut self) {
         let key = self.some_key();
-        self.world.state().command(&self.world.plan, self.server, Command::Delete { key });
+        self.world.state().command(&self.world.plan, self.server, key, Command::Delete);
         excuse_loss(self.world);
     }
 

@@ -33,7 +33,7 @@ pub(super) struct World {
 }
 
 /// What changes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     /// The true time in µs.
     pub(super) now: u64,
@@ -110,30 +110,13 @@ const WALL: u64 = 1_750_000_000_000_000;
 impl World {
     pub(super) fn new(plan: Plan, dice: Dice, servers: Vec<Server>, logs: bool) -> Arc<Self> {
         let state = State {
-            now: 0,
-            serial: 0,
-            due: BTreeMap::new(),
             dice,
             servers,
-            moving: BTreeSet::new(),
-            links: Vec::new(),
-            conns: Vec::new(),
-            requests: Vec::new(),
             faults: true,
-            history: Vec::new(),
-            marks: Vec::new(),
             journal: Journal::new(plan.has_slots()),
-            released: BTreeSet::new(),
             limit: ms(micros(plan.limit)),
-            handed_over: Vec::new(),
-            breaches: Vec::new(),
-            renewed: Vec::new(),
-            sampler: None,
             log: logs.then(Vec::new),
-            root: None,
-            steps: 0,
-            looks: 0,
-            noted: (0, 0),
+            ..State::default()
         };
         Arc::new(Self { plan, state: Mutex::new(state) })
     }
