@@ -301,13 +301,9 @@ impl SimBackend {
     }
 
     async fn pause(&self, duration: Duration) {
-        let mut timer = self.world.sleep(duration);
-        poll_fn(|cx| match self.world.state().links[self.client].engine.lets_pass(cx) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
-        poll_fn(|cx| Pin::new(&mut timer).poll(cx)).await;
+        let timer = self.world.sleep(duration);
+        self.world.engine_runs(self.client).await;
+        timer.await;
     }
 
     /// Passes calls on, and sees to it that the connection answers, for as long as it is in use.

@@ -14,7 +14,7 @@ use lock_core::{Error, ErrorKind, Lease, LockManager, LossReason};
 pub(super) use self::task::of_several;
 pub(super) use self::task::{LONGEST_EXTEND, Task};
 use super::{
-    clock::InTask,
+    clock::in_task,
     world::{World, micros, ms},
 };
 use crate::{
@@ -72,7 +72,7 @@ impl Client {
     }
 
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
-        tokio::spawn(InTask { world: Arc::clone(&self.world), client: self.number, inner: Box::pin(future) })
+        tokio::spawn(in_task(Arc::clone(&self.world), self.number, future))
     }
 
     /// Writes down what has become of the deadlines.
