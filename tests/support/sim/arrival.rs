@@ -171,7 +171,7 @@ impl State {
     fn publish(&mut self, plan: &Plan, server: usize, former: bool, pushes: Vec<Push>) {
         let wall = self.wall(server);
         self.take_notes(server, former);
-        for Push { channel, grant } in pushes {
+        for (channel, grant) in pushes {
             self.log(|| format!("node {server} grants {} at its {} ms", name(grant.token), wall / 1_000));
             for conn in 0..self.conns.len() {
                 let to = &self.conns[conn];

@@ -7,7 +7,7 @@ use lock_core::backend::Operation;
 use super::{
     link::Conn,
     nemesis::{Strike, excuse, excuse_loss},
-    node::{Copied, Node, Refuses},
+    node::{Node, Refuses},
     plan::Plan,
     world::{PASSED_ON, State},
 };
@@ -41,7 +41,7 @@ impl Strike<'_> {
 
 impl State {
     /// Puts a copy in the place of a node. If that is `split` from some of its clients, it goes on answering them.
-    fn take_over(&mut self, plan: &Plan, server: usize, (copied, since): (Copied, f64), split: bool) {
+    fn take_over(&mut self, plan: &Plan, server: usize, (copied, since): (Node, f64), split: bool) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].there && self.conns[conn].server == server {
                 match split && self.dice.below(2) == 0 {

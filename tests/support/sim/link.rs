@@ -48,6 +48,14 @@ pub(super) struct Link {
     pub(super) cut_short: usize,
 }
 
+impl Link {
+    /// Those of the engine and of the tasks, as asked for.
+    pub(super) fn gates(&mut self, engine: bool, tasks: bool) -> impl Iterator<Item = &mut Gate> {
+        let gates = [(engine, &mut self.engine), (tasks, &mut self.tasks)];
+        gates.into_iter().filter_map(|(wanted, gate)| wanted.then_some(gate))
+    }
+}
+
 /// What a client has of one node.
 #[derive(Debug, Default)]
 pub(super) struct Way {
