@@ -27,14 +27,10 @@ pub fn free_port() -> u16 {
 /// sentinel or a node of a cluster would find a stranger that speaks its language. So ports are taken in blocks, and a
 /// block belongs to the process that has bound its first port for UDP: the system lets go of it when the process ends.
 struct Own {
-    claims: Vec<Claim>,
+    /// The first port of each block, and what shows whose it is.
+    claims: Vec<(u16, UdpSocket)>,
     /// How many ports have been handed out.
     handed_out: u16,
-}
-
-struct Claim {
-    first: u16,
-    _bound: UdpSocket,
 }
 
 impl Own {
@@ -55,17 +51,15 @@ impl Own {
             }
         }
         self.handed_out += 1;
-        self.claims[block].first + port
+        self.claims[block].0 + port
     }
 }
 
-fn claim() -> Option<Claim> {
+fn claim() -> Option<(u16, UdpSocket)> {
     // Processes that begin together do not all try the same ones.
     let start = u16::try_from(process::id() % u32::from(BLOCKS)).expect("it is below the number of blocks");
-    (0..BLOCKS).map(|offset| PORTS.start + (start + offset) % BLOCKS * BLOCK).find_map(|first| {
-        let bound = UdpSocket::bind((Ipv4Addr::LOCALHOST, first)).ok()?;
-        Some(Claim { first, _bound: bound })
-    })
+    let mut firsts = (0..BLOCKS).map(|offset| PORTS.start + (start + offset) % BLOCKS * BLOCK);
+    firsts.find_map(|first| Some((first, UdpSocket::bind((Ipv4Addr::LOCALHOST, first)).ok()?)))
 }
 
 static OWN: Mutex<Own> = Mutex::new(Own { claims: Vec::new(), handed_out: 0 });

@@ -155,10 +155,7 @@ impl Process {
     /// # Panics
     /// When it still runs after `within`.
     pub async fn wait(&mut self, within: Duration) -> ExitStatus {
-        let input = self.input.take(); // `wait` would close it
-        let ended = timeout(within, self.child.wait()).await;
-        self.input = input;
-        match ended {
+        match timeout(within, self.child.wait()).await {
             Ok(Ok(status)) => {
                 self.reaper = None;
                 status

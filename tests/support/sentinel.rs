@@ -85,15 +85,6 @@ impl Sentinels {
         &mut self.sentinels
     }
 
-    /// Which of the servers is found at `address`.
-    ///
-    /// # Panics
-    /// When none is.
-    pub fn at(&self, address: &str) -> usize {
-        let found = self.servers.iter().position(|server| server.address() == address);
-        found.unwrap_or_else(|| panic!("no server is at {address}"))
-    }
-
     /// Which of the servers is the primary, as a majority of the sentinels says.
     ///
     /// # Panics

@@ -13,8 +13,7 @@ use super::{
     read::History,
     record::Run,
     register,
-    taken_again::TakenAgain,
-    undone::Undone,
+    undone::{TakenAgain, Undone},
     waiting,
 };
 use crate::wait::HANDOFF;

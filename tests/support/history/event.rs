@@ -159,6 +159,13 @@ pub enum Outcome {
     Info,
 }
 
+impl Outcome {
+    /// Whether it did what it was asked for, if that is known.
+    pub(crate) fn of(done: Option<bool>) -> Self {
+        done.map_or(Self::Info, |done| if done { Self::Ok } else { Self::Fail })
+    }
+}
+
 fn nan() -> f64 {
     f64::NAN
 }

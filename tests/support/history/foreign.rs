@@ -108,7 +108,7 @@ impl ForeignClient {
             Reply::Integer(removed) => removed == 1,
             reply => return Err(io::Error::other(format!("{reply:?}"))),
         };
-        call.end(if removed { Outcome::Ok } else { Outcome::Fail });
+        call.end(Outcome::of(Some(removed)));
         Ok(removed)
     }
 }

@@ -37,7 +37,6 @@
 //! processes excuse nothing of it. Deadlines
 //! need no excuse: [`Recorded`] reads both clocks again until nothing came between the two.
 
-mod asked;
 mod check;
 mod clock;
 mod delay;
@@ -56,7 +55,6 @@ mod register;
 mod settle;
 mod standstill;
 mod store;
-mod taken_again;
 mod undone;
 mod waiting;
 
@@ -71,5 +69,4 @@ pub use record::{Call, Recorder, Run};
 pub(crate) use recorded::outcome;
 pub use recorded::{Held, Recorded, validity};
 pub use store::Register;
-pub use taken_again::TakenAgain;
-pub use undone::Undone;
+pub use undone::{TakenAgain, Undone};

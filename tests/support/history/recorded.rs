@@ -246,13 +246,9 @@ impl Held {
         let key = self.key.clone();
         let written = self.meanwhile(register.write(&key, fence, value + 1)).await;
         self.last = now();
-        let result = match written {
-            Ok(true) => Outcome::Ok,
-            Ok(false) => Outcome::Fail,
-            Err(_) => Outcome::Info,
-        };
-        call.end_at(self.last, result);
-        written.ok()
+        let written = written.ok();
+        call.end_at(self.last, Outcome::of(written));
+        written
     }
 
     /// Releases the lease and waits for the answer.

@@ -41,7 +41,7 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
         };
         event.t_return = Some(world.moment());
         event.deadline = Some(sent + ttl as f64);
-        event.result = result(set);
+        event.result = Outcome::of(set);
         world.state().note(event);
         if set != Some(true) {
             continue;
@@ -50,16 +50,8 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
         let mut event = Event::new("foreign", Op::Release, world.moment()).on(&name).of(&token);
         let deleted = say(&world, key, Command::DeleteIf(round)).await;
         event.t_return = Some(world.moment());
-        event.result = result(deleted);
+        event.result = Outcome::of(deleted);
         world.state().note(event);
-    }
-}
-
-fn result(done: Option<bool>) -> Outcome {
-    match done {
-        Some(true) => Outcome::Ok,
-        Some(false) => Outcome::Fail,
-        None => Outcome::Info,
     }
 }
 
