@@ -42,10 +42,7 @@ impl Recorder {
     pub fn open(folder: &Path, name: &str) -> Arc<Self> {
         let open = |extension| {
             let path = folder.join(name).with_extension(extension);
-            match OpenOptions::new().create(true).append(true).open(&path) {
-                Ok(file) => file,
-                Err(error) => panic!("can't write {}: {error}", path.display()),
-            }
+            OpenOptions::new().create(true).append(true).open(&path).expect("the files of a history can be written")
         };
         let recorder = Arc::new(Self {
             name: name.to_owned(),
@@ -154,20 +151,13 @@ impl Run {
     /// # Panics
     /// When its folder cannot be made.
     pub fn new(name: &str) -> Self {
-        let (path, folder) = match env::var_os("HISTORY_DIR") {
-            Some(kept) => {
-                let path = PathBuf::from(kept).join(name);
-                let _ = fs::remove_dir_all(&path); // that of an earlier run
-                if let Err(error) = fs::create_dir_all(&path) {
-                    panic!("can't make {}: {error}", path.display());
-                }
-                (path, None)
-            }
-            None => {
-                let folder = folder();
-                (folder.path().to_owned(), Some(folder))
-            }
-        };
+        let kept = env::var_os("HISTORY_DIR").map(|kept| PathBuf::from(kept).join(name));
+        let folder = kept.is_none().then(folder);
+        let path = kept.or_else(|| Some(folder.as_ref()?.path().to_owned())).expect("there is one of them");
+        if folder.is_none() {
+            let _ = fs::remove_dir_all(&path); // that of an earlier run
+            fs::create_dir_all(&path).expect("HISTORY_DIR can be written");
+        }
         let nemesis = Recorder::open(&path, JUDGE);
         Self { path, folder, nemesis }
     }

@@ -100,8 +100,7 @@ impl State {
         let Executed { outcomes, pushes, mute } = executed;
         self.publish(plan, server, former, pushes);
         if !former {
-            self.note_taken(id, batch, &outcomes);
-            self.note_late(client, batch, &outcomes);
+            self.note_taken(id, client, batch, &outcomes);
         }
         let mut answer = Answer::new(outcomes);
         answer.calls_refused = mute;
@@ -109,20 +108,20 @@ impl State {
         self.answer(plan, conn, Back::Answer(id, Ok(answer)));
     }
 
-    /// Writes down which free keys a request has taken.
-    fn note_taken(&mut self, id: usize, batch: &[Operation], outcomes: &[Result<Outcome, BackendError>]) {
+    /// Writes down which free keys a request has taken, and which after the releases of their tokens. If its client is dead, nobody
+    /// releases those once more, so they are busy until they expire.
+    fn note_taken(
+        &mut self,
+        id: usize,
+        client: usize,
+        batch: &[Operation],
+        outcomes: &[Result<Outcome, BackendError>],
+    ) {
         for (operation, outcome) in batch.iter().zip(outcomes) {
             if let (Operation::Acquire(acquire), Ok(Outcome::Held { was_free: true, .. })) = (operation, outcome) {
                 let at = self.moment();
                 self.journal.takes(id, acquire.key.clone(), acquire.token, at);
             }
-        }
-    }
-
-    /// Takes note of keys that are taken by requests which come after the releases of their tokens. If their client is dead,
-    /// nobody releases them once more, so they are busy until they expire.
-    fn note_late(&mut self, client: usize, batch: &[Operation], outcomes: &[Result<Outcome, BackendError>]) {
-        for (operation, outcome) in batch.iter().zip(outcomes) {
             match (operation, outcome) {
                 (Operation::Release(release), Ok(_)) => {
                     self.released.insert(release.token.reveal());
@@ -207,7 +206,8 @@ impl State {
         }
         let client = self.conns[conn].client;
         self.log(|| format!("c{client} sees connection {conn} broken"));
-        self.excuse_silence(conn);
+        // The answer to a grant may be lost with the connection; then the key is free when its time is over.
+        self.links[client].unanswered.clear();
         for id in std::mem::take(&mut self.conns[conn].outstanding) {
             self.requests[id].done = Some(None);
             wakers.extend(self.requests[id].waker.take());

@@ -135,7 +135,10 @@ impl SimBackend {
                 Err(Unanswered::Broken) => (unanswered, after) = (true, epoch),
                 Err(Unanswered::Redirected(redirect)) => {
                     *redirected = true;
-                    self.follow(redirect, slot).await;
+                    match (redirect, slot) {
+                        (Redirect::Moved(to), Some(slot)) => world.state().learn(self.client, slot, to),
+                        _ => self.pause(ASKED_AGAIN).await,
+                    }
                 }
                 Err(Unanswered::Silent) => {
                     // As `connector.rs`: a request that had little time left says nothing about the connection.
@@ -226,7 +229,13 @@ impl SimBackend {
                 let pause = longest / 2 + world.state().dice.below(longest / 2 + 1);
                 self.pause(Duration::from_micros(pause)).await;
             }
-            let Some(conn) = self.open(&calls, former) else { return };
+            let conn = {
+                let mut state = world.state();
+                if state.links[self.client].dead {
+                    return;
+                }
+                state.open(&world.plan, (self.client, self.server), calls.channel(), former)
+            };
             if !self.greeted(conn).await {
                 world.replace(conn);
                 self.pause(pause_after(failures)).await;
@@ -265,20 +274,6 @@ impl SimBackend {
     fn hears_all(&self) -> bool {
         let state = self.world.state();
         !self.world.plan.has_slots() || state.links[self.client].ways.iter().all(|way| way.up.is_some())
-    }
-
-    /// Takes note of where a slot is now, or waits for the end of its move.
-    async fn follow(&self, redirect: Redirect, slot: Option<usize>) {
-        match (redirect, slot) {
-            (Redirect::Moved(to), Some(slot)) => self.world.state().learn(self.client, slot, to),
-            _ => self.pause(ASKED_AGAIN).await,
-        }
-    }
-
-    fn open(&self, calls: &Calls, former: Option<usize>) -> Option<usize> {
-        let mut state = self.world.state();
-        let alive = !state.links[self.client].dead;
-        alive.then(|| state.open(&self.world.plan, (self.client, self.server), calls.channel(), former))
     }
 
     async fn greeted(&self, conn: usize) -> bool {

@@ -64,11 +64,8 @@ impl Watched {
 impl Client {
     /// Has its tasks begin.
     pub(super) fn begin(&self, dice: &mut Dice) -> Vec<tokio::task::JoinHandle<()>> {
-        (0..self.world.plan.tasks).map(|task| self.spawn(self.task(&format!("t{task}"), dice.split()).work())).collect()
-    }
-
-    pub(super) fn task(&self, name: &str, dice: Dice) -> Task {
-        Task::new(self, name, dice)
+        let tasks = (0..self.world.plan.tasks).map(|task| Task::new(self, &format!("t{task}"), dice.split()));
+        tasks.map(|task| self.spawn(task.work())).collect()
     }
 
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {

@@ -29,7 +29,9 @@ impl Strike<'_> {
             world.sleep(dice.between(Duration::ZERO, pause)).await;
             if dice.below(2) == 0 {
                 // It learns that it is a replica now before it closes its connections.
-                world.state().demote_former(server);
+                if let Some(former) = &mut world.state().servers[server].former {
+                    former.refuses = Refuses::Writes;
+                }
                 world.sleep(dice.between(Duration::ZERO, pause)).await;
             }
         }
@@ -59,12 +61,6 @@ impl State {
             self.servers[server].node.drop_strangers();
         }
         self.journal.fails_over(server, since, at);
-    }
-
-    fn demote_former(&mut self, server: usize) {
-        if let Some(former) = &mut self.servers[server].former {
-            former.refuses = Refuses::Writes;
-        }
     }
 
     /// The former node closes what connections it has left.

@@ -144,8 +144,8 @@ pub fn run_on(store: Store, seed: u64, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice, store);
     let of_world = dice.split();
-    let mut server = || Server::new(Node::new().judged_by(&plan), plan.apart(&mut dice));
-    let mut servers: Vec<_> = (0..store.nodes()).map(|_| server()).collect();
+    let mut one = || Server { node: Node::new().judged_by(&plan), ahead: plan.apart(&mut dice), ..Server::default() };
+    let mut servers: Vec<_> = (0..store.nodes()).map(|_| one()).collect();
     if plan.has_slots() {
         slots::deal(&mut servers, plan.keys);
     }

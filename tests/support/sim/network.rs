@@ -158,7 +158,8 @@ impl State {
 
     /// The client gives a connection up; the node may keep it for a while, and executes what is on its way.
     pub(super) fn give_up(&mut self, plan: &Plan, conn: usize, wakers: &mut Vec<Waker>) {
-        self.excuse_silence(conn);
+        // The answer to a grant may be lost with the connection; then the key is free when its time is over.
+        self.links[self.conns[conn].client].unanswered.clear();
         let way = self.way(conn);
         if way.up == Some(conn) {
             way.up = None;
@@ -166,12 +167,6 @@ impl State {
         }
         let at = self.now + 1 + self.dice.below(plan.half_open);
         self.later(at, Arriving::Closed(conn));
-    }
-
-    /// The answer to a grant may be lost with the connection of a client; then the key is free when its time is over.
-    pub(super) fn excuse_silence(&mut self, conn: usize) {
-        let Conn { client, .. } = self.conns[conn];
-        self.links[client].unanswered.clear();
     }
 
     /// What the client of a connection has of its node.

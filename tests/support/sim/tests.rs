@@ -16,7 +16,7 @@ use lock_core::{
 
 use super::{
     Plan, Stage, Store,
-    client::{Client, of_several},
+    client::{Client, Task, of_several},
     node::{Holder, Node, Refuses},
     perform,
     world::{Server, World},
@@ -199,7 +199,7 @@ fn staged<F>(plan: Plan, script: impl FnOnce(Client) -> F) -> (Vec<&'static str>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let server = Server::new(Node::new().judged_by(&plan), 0);
+    let server = Server { node: Node::new().judged_by(&plan), ..Server::default() };
     let world = World::new(plan, Dice::seeded(1), vec![server], false);
     perform(&world, |stage: Arc<Stage>| async move {
         stage.begin_client(&mut Dice::seeded(2));
@@ -218,7 +218,7 @@ fn lease_kept_aside(pause: Duration, engine_runs: bool) -> Vec<&'static str> {
     let lost = Arc::clone(&ended);
     let (rules, world) = staged(Plan::empty(ttl), |client| async move {
         let world = Arc::clone(&client.world);
-        let held = client.task("t0", Dice::seeded(3)).downgrade_aside("k", ttl, pause).await;
+        let held = Task::new(&client, "t0", Dice::seeded(3)).downgrade_aside("k", ttl, pause).await;
         if !engine_runs {
             world.state().links[0].engine.close();
         }
@@ -294,7 +294,7 @@ fn turn_of_slow_readers(pause: Duration) -> Duration {
     const TURNS: u32 = 40;
     let mut plan = Plan::empty(10 * SECOND);
     plan.limit = 10 * SECOND; // its limit is not the subject
-    let server = Server::new(Node::new().judged_by(&plan), 0);
+    let server = Server { node: Node::new().judged_by(&plan), ..Server::default() };
     let world = World::new(plan, Dice::seeded(1), vec![server], false);
     let taken: Arc<Mutex<u32>> = Arc::default();
     let counted = Arc::clone(&taken);

@@ -71,7 +71,7 @@ pub(super) struct State {
 }
 
 /// A node, and how it fares.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Server {
     pub(super) node: Node,
     /// The one that it has taken over from, while that answers still.
@@ -83,12 +83,6 @@ pub(super) struct Server {
     pub(super) sniped: bool,
     /// How far its clock is ahead of the true time, in µs.
     pub(super) ahead: i64,
-}
-
-impl Server {
-    pub(super) fn new(node: Node, ahead: i64) -> Self {
-        Self { node, former: None, down: false, stopped: None, sniped: false, ahead }
-    }
 }
 
 #[derive(Debug)]

@@ -66,7 +66,7 @@ enum Extras {
 }
 
 impl Task {
-    pub(super) fn new(client: &Client, name: &str, dice: Dice) -> Self {
+    pub(in crate::sim) fn new(client: &Client, name: &str, dice: Dice) -> Self {
         Self { client: client.clone(), process: format!("c{}/{name}", client.number), dice }
     }
 
@@ -128,7 +128,7 @@ impl Task {
                 event.only_tries = wait.is_zero();
                 event.several = keys.len() > 1;
                 event.mode = *mode;
-                self.begin(event)
+                Under::new(&self.client, event)
             })
             .collect();
         unders.sort_by(|a, b| a.key().cmp(b.key()));
@@ -171,10 +171,6 @@ impl Task {
     /// Awaits a future, or drops it before it is done.
     async fn awaited<F: Future>(&mut self, future: F, cut: bool, aside: &mut bool) -> Option<F::Output> {
         if cut { self.cut(future, aside).await } else { Some(future.await) }
-    }
-
-    fn begin(&self, event: Event) -> Under {
-        Under::new(&self.client, event)
     }
 
     /// Takes note of a lease, of a future that may have been kept `aside`.
@@ -400,7 +396,7 @@ impl Task {
 
     /// Begins the same with each lease.
     fn begin_all(&self, op: Op, held: &Held) -> Vec<Under> {
-        held.parts.iter().map(|part| self.begin(self.event_of(op, part))).collect()
+        held.parts.iter().map(|part| Under::new(&self.client, self.event_of(op, part))).collect()
     }
 
     /// Polls a future, and drops it after a few polls or a while; or leaves it `aside` for a time that may cost its turn.
