@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::{
     history::{Mode, Run},
     process::Process,
@@ -81,7 +83,8 @@ impl Actor {
     /// # Panics
     /// When it says nothing.
     pub async fn begin_in(&mut self, mode: Mode, key: &str, ttl: Duration, wait: Duration) {
-        self.process.send(&format!("acquire {key} {} {} {mode}", ttl.as_millis(), wait.as_millis())).await;
+        let (ttl_ms, wait_ms) = (ttl.as_millis(), wait.as_millis());
+        self.process.send(&format!("acquire {key} {ttl_ms} {wait_ms} {}", json!(mode))).await;
         self.process.expect("waiting", SOON).await;
     }
 
