@@ -2,7 +2,6 @@
 
 mod builder;
 mod migration;
-mod slot;
 mod view;
 
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tokio::time::Instant;
 use crate::{SOON, eventually, eventually_some, ms, replication, resp::Reply, server::RedisServer};
 
 pub use builder::ClusterBuilder;
-pub use slot::slot_of;
+pub use view::slot_of;
 use view::{Node, nodes_seen_by};
 
 /// Servers in cluster mode; all are killed on drop or when the test process dies.

@@ -24,7 +24,6 @@ pub mod wait;
 pub mod wall_clock;
 
 mod launch;
-mod left_out;
 mod ports;
 mod replication;
 mod signals;
@@ -33,9 +32,8 @@ mod slot;
 pub use actor::{Actor, Team};
 pub use cluster::Cluster;
 pub use dice::Dice;
-pub use figures::{figure, for_seconds};
+pub use figures::{figure, for_seconds, left_out};
 pub use launch::{ServerBuilder, is_redis_7, server_version, speaks_tls};
-pub use left_out::left_out;
 pub use namespace::Namespace;
 pub use ports::free_port;
 pub use process::Process;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Cluster, slot, view::nodes_seen_by};
+use super::{
+    Cluster,
+    view::{COUNT, nodes_seen_by},
+};
 use crate::{SOON, ServerBuilder, eventually, resp::Reply, server::RedisServer};
 
 /// What is special about a cluster of three primaries.
@@ -88,7 +91,7 @@ async fn meet(nodes: &[RedisServer]) {
 
 /// Gives a primary its part of the slots, one by one: Redis 6 does not know ranges.
 async fn give_slots(node: &RedisServer, part: usize) {
-    let bound = |part: usize| usize::from(slot::COUNT) * part / PRIMARIES;
+    let bound = |part: usize| usize::from(COUNT) * part / PRIMARIES;
     let slots: Vec<_> = (bound(part)..bound(part + 1)).map(|slot| slot.to_string()).collect();
     let words: Vec<_> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
     told(node, &words).await;

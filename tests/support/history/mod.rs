@@ -52,7 +52,6 @@ mod read;
 mod record;
 mod recorded;
 mod register;
-mod settle;
 mod standstill;
 mod store;
 mod undone;

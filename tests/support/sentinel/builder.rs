@@ -10,7 +10,6 @@ use crate::{SOON, ServerBuilder, eventually, launch::PortTaken, ports::free_port
 pub struct SentinelsBuilder {
     pub(super) sentinels: usize,
     pub(super) replicas: usize,
-    pub(super) quorum: Option<usize>,
     pub(super) down_after: Duration,
     pub(super) server: ServerBuilder,
     pub(super) sentinel: ServerBuilder,
@@ -26,12 +25,6 @@ impl SentinelsBuilder {
     /// How many replicas there are: two by default.
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
-        self
-    }
-
-    /// How many sentinels have to find the primary down before it is replaced: a majority by default.
-    pub fn quorum(mut self, quorum: usize) -> Self {
-        self.quorum = Some(quorum);
         self
     }
 
@@ -113,7 +106,7 @@ impl SentinelsBuilder {
     fn file(&self, number: usize, ports: &[u16], servers: &[RedisServer]) -> String {
         let id = |number: usize, port: u16| format!("{number:020x}{port:020x}");
         let service = Sentinels::SERVICE;
-        let quorum = self.quorum.unwrap_or(self.sentinels / 2 + 1);
+        let quorum = self.sentinels / 2 + 1;
         let down_after = self.down_after.as_millis();
         let mut text = format!(
             "sentinel myid {}\n\
