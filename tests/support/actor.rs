@@ -39,7 +39,7 @@ macro_rules! team {
     };
 }
 
-/// A process in the role `act`, see `support/roles/act.rs`.
+/// A process in the role `act`, see `tests/roles/act.rs`.
 #[derive(Debug)]
 pub struct Actor {
     /// Its name in the history.

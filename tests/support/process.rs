@@ -16,7 +16,7 @@ use crate::signals::{self, Reaper};
 
 /// Starts the helper program of these tests in one of its roles: `role!("hold", server.url(), "goods:1", "2000")`.
 ///
-/// The roles are listed in `support/roles/main.rs`. Only tests of this package can use it.
+/// The roles are listed in `tests/roles/main.rs`. Only tests of this package can use it.
 #[macro_export]
 macro_rules! role {
     ($($argument:expr),+ $(,)?) => {
