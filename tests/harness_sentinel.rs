@@ -81,7 +81,7 @@ async fn every_sentinel_and_server_asks_for_its_password_and_a_switch_by_hand_wo
 
 #[tokio::test]
 async fn sentinels_with_a_password_alone_know_one_another_and_are_gone_after_drop() {
-    let sentinels = Sentinels::builder().sentinel_password("secret").sentinels(2).quorum(1).replicas(1).start().await;
+    let sentinels = Sentinels::builder().sentinel_password("secret").sentinels(2).replicas(1).start().await;
     let all = sentinels.servers().iter().chain(sentinels.sentinels());
     let all: Vec<_> = all.map(|server| (server.address(), server.folder().to_owned())).collect();
     assert_eq!(all.len(), 4);

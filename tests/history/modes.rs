@@ -174,7 +174,7 @@ fn readers_that_hold_together_with_different_numbers_are_caught_unless_they_are_
     assert_eq!(broken(&history(3, 10.0)), NONE);
     assert_eq!(broken(&history(4, 10.0)), [Rule::FenceOrder]);
     assert_eq!(broken(&history(4, 60.0)), NONE, "the first one has gone");
-    assert_eq!(broken_by(&Checker::new().of_quorum(true), &history(4, 10.0)), NONE);
+    assert_eq!(broken_by(&Checker { of_quorum: true, ..Checker::new() }, &history(4, 10.0)), NONE);
     // Both were asked for together, and waited for a writer.
     let after_a_writer = |second| {
         [

@@ -111,7 +111,7 @@ fn vanished() -> Vec<Event> {
 /// The key of `p1` vanishes at 10, and a late request of its own takes it again.
 fn taken_again(at: f64) -> Checker {
     let again = TakenAgain { token: "p1:1/1".to_owned(), at };
-    Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 }).taken_again(again)
+    Checker { taken_again: vec![again], ..Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 }) }
 }
 
 #[test]
@@ -124,7 +124,8 @@ fn a_key_that_came_back_unseen_is_extended() {
 #[test]
 fn a_key_that_came_back_excuses_no_other_lease() {
     let of_other = TakenAgain { token: "p2:9/1".to_owned(), at: 40.0 };
-    let checker = Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 }).taken_again(of_other);
+    let checker =
+        Checker { taken_again: vec![of_other], ..Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 }) };
     assert_eq!(broken_by(&checker, &vanished()), [Rule::StaleSuccess]);
     let mut followed = vanished();
     followed.extend([acquire("p3", 10, 42.0, 43.0), release("p3", 10, 45.0, 46.0)]);
@@ -135,7 +136,7 @@ fn a_key_that_came_back_excuses_no_other_lease() {
 fn a_key_that_nobody_took_away_does_not_come_back() {
     let again = TakenAgain { token: "p1:1/1".to_owned(), at: 40.0 };
     let history: History = vanished().into_iter().collect();
-    let violations = Checker::new().taken_again(again).check(&history);
+    let violations = Checker { taken_again: vec![again], ..Checker::new() }.check(&history);
     // The release of the other lease breaks the rule as well.
     let is_extend = |violation: &&Violation| violation.message.contains("p1 (fence 1) extended its lease");
     let rule = violations.iter().find(is_extend).map(|violation| violation.rule);

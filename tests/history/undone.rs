@@ -4,7 +4,7 @@ use crate::history::lines::*;
 
 /// The first lease of `p1` was undone: what was done for it from `from` on, until the server heard of it again at `to`.
 fn undone(from: f64, to: f64, last: f64) -> Checker {
-    Checker::new().undone(Undone { token: "p1:1/1".to_owned(), from, to, last })
+    Checker { undone: vec![Undone { token: "p1:1/1".to_owned(), from, to, last }], ..Checker::new() }
 }
 
 #[test]

@@ -41,7 +41,7 @@ async fn reader_stopped(name: &str, while_shared: bool) {
     }
     assert!(!server.call(&["GET", "k"]).await.is_nil(), "the key is the writer's alone");
     for reader in [&mut stopped, &mut other] {
-        assert_eq!(reader.tell("try k 1000 shared").await, "busy");
+        assert_eq!(reader.tell(r#"try k 1000 "shared""#).await, "busy");
     }
     releases(&mut writer).await;
     run.settle(&server).await;
@@ -66,7 +66,7 @@ async fn reader_cut_off(name: &str) -> (f64, f64, f64) {
     let mut cut = actor!(run, server.url_at(&proxy.address()), "cut").await;
     let mut other = actor!(run, server.url(), "other").await;
     let mut writer = actor!(run, server.url(), "writer").await;
-    cut.process.send("work k 4000 600000 shared").await;
+    cut.process.send(r#"work k 4000 600000 "shared""#).await;
     cut.held(SOON).await;
     let token = shares(&server, "k").await.into_keys().next().expect("it shares the key");
     other.acquire_in(Mode::Shared, "k", TTL).await;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::{
     history::{Mode, Run},
     process::Process,
@@ -37,7 +39,7 @@ macro_rules! team {
     };
 }
 
-/// A process in the role `act`, see `support/roles/act.rs`.
+/// A process in the role `act`, see `tests/roles/act.rs`.
 #[derive(Debug)]
 pub struct Actor {
     /// Its name in the history.
@@ -81,7 +83,8 @@ impl Actor {
     /// # Panics
     /// When it says nothing.
     pub async fn begin_in(&mut self, mode: Mode, key: &str, ttl: Duration, wait: Duration) {
-        self.process.send(&format!("acquire {key} {} {} {mode}", ttl.as_millis(), wait.as_millis())).await;
+        let (ttl_ms, wait_ms) = (ttl.as_millis(), wait.as_millis());
+        self.process.send(&format!("acquire {key} {ttl_ms} {wait_ms} {}", json!(mode))).await;
         self.process.expect("waiting", SOON).await;
     }
 
@@ -222,21 +225,5 @@ impl Team {
             member.wait(SOON).await;
         }
         rounds
-    }
-}
-
-impl RedisServer {
-    /// How often scripts and transactions were called.
-    ///
-    /// # Panics
-    /// As [`call`](Self::call) does.
-    pub async fn script_calls(&self) -> u64 {
-        let stats = self.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
-        let calls = |line: &str| {
-            let (name, fields) = line.split_once(':')?;
-            let scripts = ["cmdstat_eval", "cmdstat_evalsha", "cmdstat_fcall", "cmdstat_exec"].contains(&name);
-            scripts.then(|| fields.split(',').find_map(|field| field.strip_prefix("calls=")?.parse::<u64>().ok()))?
-        };
-        stats.lines().filter_map(calls).sum()
     }
 }

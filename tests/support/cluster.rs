@@ -2,21 +2,16 @@
 
 mod builder;
 mod migration;
-mod slot;
 mod view;
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{
-    SOON, eventually, eventually_some, replication,
-    resp::Reply,
-    server::{RedisServer, percent_encoded},
-};
+use crate::{SOON, eventually, eventually_some, ms, replication, resp::Reply, server::RedisServer};
 
 pub use builder::ClusterBuilder;
-pub use slot::slot_of;
+pub use view::slot_of;
 use view::{Node, nodes_seen_by};
 
 /// Servers in cluster mode; all are killed on drop or when the test process dies.
@@ -27,7 +22,6 @@ use view::{Node, nodes_seen_by};
 pub struct Cluster {
     nodes: Vec<RedisServer>,
     ids: Vec<String>,
-    password: Option<String>,
 }
 
 impl Cluster {
@@ -40,9 +34,9 @@ impl Cluster {
     }
 
     /// Another number of nodes, a password, options.
-    #[must_use]
     pub fn builder() -> ClusterBuilder {
-        ClusterBuilder::default()
+        let node = RedisServer::builder().option("--cluster-enabled", "yes");
+        ClusterBuilder { replicas: 1, node }.node_timeout(ms(1_500))
     }
 
     /// Starts a node that is in cluster mode, and knows no other and has no slots.
@@ -50,30 +44,25 @@ impl Cluster {
     /// # Panics
     /// When redis-server is missing or the node doesn't come up in time.
     pub async fn empty_node() -> RedisServer {
-        RedisServer::builder().cluster().start().await
+        RedisServer::builder().option("--cluster-enabled", "yes").start().await
     }
 
     /// `redis+cluster://HOST:PORT,…` with the addresses of all nodes, and the password in it if there is one.
-    #[must_use]
     pub fn url(&self) -> String {
-        let password = self.password.as_ref().map(|password| format!(":{}@", percent_encoded(password)));
-        format!("redis+cluster://{}{}", password.unwrap_or_default(), self.addresses().join(","))
+        self.nodes[0].url_at(&self.addresses().join(",")).replacen("redis", "redis+cluster", 1)
     }
 
     /// The addresses of all nodes.
-    #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::address).collect()
     }
 
     /// All nodes, in an order that never changes.
-    #[must_use]
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
     /// One node.
-    #[must_use]
     pub fn node(&self, node: usize) -> &RedisServer {
         &self.nodes[node]
     }

@@ -6,12 +6,11 @@ use std::{
 };
 
 /// Numbers that look random, and are the same in every run (xorshift).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Dice(u64);
 
 impl Dice {
     /// Dice of their own for each `name`.
-    #[must_use]
     pub fn named(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -19,7 +18,6 @@ impl Dice {
     }
 
     /// Dice of their own for each seed.
-    #[must_use]
     pub fn seeded(seed: u64) -> Self {
         // Of splitmix64: seeds that differ by one have nothing else in common.
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -29,7 +27,6 @@ impl Dice {
     }
 
     /// Other dice, which these decide: however often they are thrown, these go on as they would have.
-    #[must_use]
     pub fn split(&mut self) -> Self {
         Self::seeded(self.below(u64::MAX))
     }

@@ -4,19 +4,18 @@ use std::{
     env,
     fs::{self, OpenOptions},
     io,
-    path::PathBuf,
-    process::{self, Child, Command, Stdio},
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
     time::Duration,
 };
 
+use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     left_out,
+    ports::free_port,
     resp::{RawClient, Reply},
     server::RedisServer,
     signals::Reaper,
@@ -24,12 +23,11 @@ use crate::{
 };
 
 /// What is special about a server.
-#[derive(Debug, Default)]
-pub(crate) struct Setup {
+#[derive(Clone, Debug, Default)]
+pub struct ServerBuilder {
     pub(crate) options: Vec<(String, String)>,
     pub(crate) missing: Vec<String>,
     pub(crate) password: Option<String>,
-    pub(crate) socket: bool,
     pub(crate) environment: Vec<(String, String)>,
     /// Whom the harness signs in as, with the password; the default user if `None`.
     pub(crate) user: Option<String>,
@@ -37,15 +35,62 @@ pub(crate) struct Setup {
     pub(crate) file: Option<String>,
     /// Whether it is a sentinel, which has no data.
     pub(crate) sentinel: bool,
-    /// Whether it is a node of a cluster, which listens on a second port.
-    pub(crate) bus: bool,
 }
 
-impl Setup {
+impl ServerBuilder {
+    /// Sets one option as on the command line, `("--maxmemory", "3mb")`. A later one wins over an earlier.
+    pub fn option(mut self, name: &str, value: &str) -> Self {
+        self.options.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Lacks this command, as an older server would.
+    pub fn without_command(mut self, name: &str) -> Self {
+        self.missing.push(name.to_owned());
+        self
+    }
+
+    /// Asks every client for this password.
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Runs with this environment variable.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Listens on a socket in the file system as well, see [`RedisServer::socket_url`].
+    pub fn unix_socket(self) -> Self {
+        self.option("--unixsocket", RedisServer::SOCKET)
+    }
+
+    /// Starts the server and returns when it answers.
+    ///
+    /// # Panics
+    /// When redis-server is missing or doesn't come up within a minute.
+    pub async fn start(self) -> RedisServer {
+        for _ in 0..20 {
+            if let Ok(server) = self.start_at(free_port()).await {
+                return server;
+            }
+        }
+        panic!("twenty ports in a row were taken before redis-server could have them");
+    }
+
+    /// Starts the server on this port and returns when it answers.
+    pub(crate) async fn start_at(&self, port: u16) -> Result<RedisServer, PortTaken> {
+        let folder = folder();
+        let running = Some(self.launch(port, folder.path()).await?);
+        Ok(RedisServer { setup: self.clone(), port, folder, running })
+    }
+
     /// Starts a server in `folder` and returns when that very process answers on `port`.
-    pub(crate) async fn launch(&self, port: u16, folder: &Folder) -> Result<Running, PortTaken> {
+    pub(crate) async fn launch(&self, port: u16, folder: &Path) -> Result<Running, PortTaken> {
         slot::take();
-        let _ = fs::remove_file(folder.log()); // that of an earlier start
+        let _ = fs::remove_file(folder.join(LOG)); // that of an earlier start
         let mut running = self.spawn(port, folder);
         let deadline = Instant::now() + UP_WITHIN;
         loop {
@@ -56,7 +101,7 @@ impl Setup {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(failure) = failure {
-                let log = fs::read_to_string(folder.log()).unwrap_or_default();
+                let log = fs::read_to_string(folder.join(LOG)).unwrap_or_default();
                 if log.contains("Address already in use") {
                     return Err(PortTaken);
                 }
@@ -83,17 +128,22 @@ impl Setup {
         Ok(client)
     }
 
-    fn spawn(&self, port: u16, folder: &Folder) -> Running {
+    fn spawn(&self, port: u16, folder: &Path) -> Running {
         let mut command = Command::new(program());
-        command.current_dir(&folder.path).args(self.file.as_ref().map(|text| folder.file(text)));
+        command.current_dir(folder);
+        if let Some(text) = &self.file {
+            let file = folder.join("redis.conf");
+            // What the server has made of it stays.
+            if !file.exists() {
+                fs::write(&file, text).expect("a file can be made in our own folder");
+            }
+            command.arg(file);
+        }
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
         if self.sentinel {
             command.arg("--sentinel");
         } else {
             self.keep_data_in_memory(&mut command);
-        }
-        if self.socket {
-            command.arg("--unixsocket").arg(folder.socket());
         }
         for (name, value) in &self.options {
             command.args([name, value]);
@@ -102,7 +152,7 @@ impl Setup {
             command.args(["--rename-command", name, ""]);
         }
         // A wrong option is complained about on the standard error, everything else on the standard output.
-        let log = OpenOptions::new().create(true).append(true).open(folder.log());
+        let log = OpenOptions::new().create(true).append(true).open(folder.join(LOG));
         let log = log.expect("a file can be made in our own folder");
         let twin = log.try_clone().expect("a file can be opened twice");
         command.stdin(Stdio::null()).stdout(log).stderr(twin);
@@ -110,7 +160,7 @@ impl Setup {
         match command.spawn() {
             Ok(child) => {
                 crate::history::serves(child.id());
-                Running { reaper: Some(Reaper::watch(child.id(), Some(&folder.path))), child }
+                Running { reaper: Some(Reaper::watch(child.id(), Some(folder))), child }
             }
             Err(error) => cannot_start(&error),
         }
@@ -166,48 +216,11 @@ impl Drop for Running {
 }
 
 /// A folder that is removed with all that is in it.
-#[derive(Debug)]
-pub(crate) struct Folder {
-    pub(crate) path: PathBuf,
-}
-
-impl Folder {
-    pub(crate) fn create() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Short, because the path of a socket may have about a hundred bytes.
-        let folder = Some(env::temp_dir()).filter(|path| path.as_os_str().len() < 60);
-        let path =
-            folder.unwrap_or_else(|| PathBuf::from("/tmp")).join(format!("lock-tests-{}-{number}", process::id()));
-        let _ = fs::remove_dir_all(&path); // left by a process of the same number
-        if let Err(error) = fs::create_dir_all(&path) {
-            panic!("can't create {}: {error}", path.display());
-        }
-        Self { path }
-    }
-
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.path.join("redis.sock")
-    }
-
-    /// The file that a server reads when it starts: `text` at first, and then what the server has made of it.
-    fn file(&self, text: &str) -> PathBuf {
-        let path = self.path.join("redis.conf");
-        if !path.exists() {
-            fs::write(&path, text).expect("a file can be made in our own folder");
-        }
-        path
-    }
-
-    fn log(&self) -> PathBuf {
-        self.path.join("redis.log")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
-    }
+pub(crate) fn folder() -> TempDir {
+    // Short, because the path of a socket may have about a hundred bytes.
+    let short = Some(env::temp_dir()).filter(|path| path.as_os_str().len() < 60);
+    let parent = short.unwrap_or_else(|| PathBuf::from("/tmp"));
+    tempfile::Builder::new().prefix("lock-tests-").tempdir_in(parent).expect("a folder can be made")
 }
 
 /// One field in the answer to `INFO`.
@@ -217,7 +230,6 @@ pub(crate) fn info_field<'a>(info: &'a str, field: &str) -> Option<&'a str> {
 
 /// The first number of the version of the redis-server that the tests start, for what Redis 6 does otherwise. Redis 7 also began to ask
 /// before it obeys `DEBUG`; earlier ones don't know the option and refuse to start with it.
-#[must_use]
 pub fn server_version() -> u32 {
     static VERSION: OnceLock<u32> = OnceLock::new();
     *VERSION.get_or_init(|| match Command::new(program()).arg("--version").output() {
@@ -230,7 +242,6 @@ pub fn server_version() -> u32 {
 }
 
 /// Whether a test of what Redis 7 began with can be made. Says that it is left out if not.
-#[must_use]
 pub fn is_redis_7(what: &str) -> bool {
     let is_new = server_version() >= 7;
     if !is_new {
@@ -240,7 +251,6 @@ pub fn is_redis_7(what: &str) -> bool {
 }
 
 /// Whether the redis-server that the tests start can speak TLS. Says that `what` is left out if not.
-#[must_use]
 pub fn speaks_tls(what: &str) -> bool {
     static SPEAKS: OnceLock<bool> = OnceLock::new();
     let speaks = *SPEAKS.get_or_init(|| {
@@ -271,6 +281,8 @@ fn cannot_start(error: &io::Error) -> ! {
     );
 }
 
+const LOG: &str = "redis.log";
+
 /// How long a server may take to answer.
 pub(crate) const UP_WITHIN: Duration = Duration::from_secs(60);
 
@@ -281,16 +293,14 @@ mod tests {
     #[tokio::test]
     async fn another_server_on_the_port_is_not_taken_for_ours() {
         let other = RedisServer::start().await;
-        let folder = Folder::create();
-        let launched = Setup::default().launch(other.port(), &folder).await;
+        let launched = ServerBuilder::default().start_at(other.port()).await;
         assert!(matches!(launched, Err(PortTaken)));
     }
 
     #[tokio::test]
     async fn another_server_with_a_password_is_not_taken_for_ours() {
         let other = RedisServer::builder().password("secret").start().await;
-        let folder = Folder::create();
-        let launched = Setup::default().launch(other.port(), &folder).await;
+        let launched = ServerBuilder::default().start_at(other.port()).await;
         assert!(matches!(launched, Err(PortTaken)));
     }
 }

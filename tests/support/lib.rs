@@ -4,6 +4,8 @@
 //! Nothing here uses lock-core, so that a test never asserts with the code that it tests; but for `history::Recorded`,
 //! which writes down what lock-core does, and judges nothing, and for `sim`, which runs its engine.
 
+#![allow(clippy::must_use_candidate, reason = "these are helpers of tests")]
+
 pub mod actor;
 pub mod cluster;
 pub mod dice;
@@ -22,7 +24,6 @@ pub mod wait;
 pub mod wall_clock;
 
 mod launch;
-mod left_out;
 mod ports;
 mod replication;
 mod signals;
@@ -31,9 +32,8 @@ mod slot;
 pub use actor::{Actor, Team};
 pub use cluster::Cluster;
 pub use dice::Dice;
-pub use figures::{figure, for_seconds};
-pub use launch::{is_redis_7, server_version, speaks_tls};
-pub use left_out::left_out;
+pub use figures::{figure, for_seconds, left_out};
+pub use launch::{ServerBuilder, is_redis_7, server_version, speaks_tls};
 pub use namespace::Namespace;
 pub use ports::free_port;
 pub use process::Process;

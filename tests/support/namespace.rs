@@ -20,7 +20,6 @@ impl Namespace {
     ///
     /// # Panics
     /// When it can be made, but nothing can be put into it.
-    #[must_use]
     pub fn new() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Names of interfaces have at most fifteen bytes.
@@ -41,13 +40,11 @@ impl Namespace {
     }
 
     /// What a command begins with to run inside.
-    #[must_use]
     pub fn command(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.name]
     }
 
     /// Where this side is found from inside.
-    #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -7,29 +7,18 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Picks a port of the loopback interface on which nothing listens, and which no other process of tests picks.
+/// Picks a port of the loopback interface on which nothing listens, and which no other process of tests picks. The port that a node
+/// of a cluster would have its bus on, [`BUS`] above, is free as well.
 ///
 /// The ports lie below those that the system gives to outgoing connections. So a server that is down does not lose its
 /// port to one of them, and a client that keeps knocking at a closed port can't be connected to itself.
 ///
 /// Another program may take the port before the caller does; who starts a server has to look whether it came up.
-#[must_use]
 pub fn free_port() -> u16 {
-    first_free(is_free)
-}
-
-/// Picks a port as [`free_port`] does, for a node of a cluster: the port of its bus, [`BUS`] above, is free as well.
-pub(crate) fn free_port_with_bus() -> u16 {
-    first_free(|port| is_free(port) && is_free(port + BUS))
-}
-
-fn first_free(is_free: impl Fn(u16) -> bool) -> u16 {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    (0..COUNT).map(|_| own.next()).find(|port| is_free(*port)).expect("a port of this process is free")
-}
-
-fn is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    let mut ports = (0..COUNT).map(|_| own.next());
+    ports.find(|port| is_free(*port) && is_free(*port + BUS)).expect("a port of this process is free")
 }
 
 /// The ports of this process.
@@ -38,14 +27,10 @@ fn is_free(port: u16) -> bool {
 /// sentinel or a node of a cluster would find a stranger that speaks its language. So ports are taken in blocks, and a
 /// block belongs to the process that has bound its first port for UDP: the system lets go of it when the process ends.
 struct Own {
-    claims: Vec<Claim>,
+    /// The first port of each block, and what shows whose it is.
+    claims: Vec<(u16, UdpSocket)>,
     /// How many ports have been handed out.
     handed_out: u16,
-}
-
-struct Claim {
-    first: u16,
-    _bound: UdpSocket,
 }
 
 impl Own {
@@ -66,17 +51,15 @@ impl Own {
             }
         }
         self.handed_out += 1;
-        self.claims[block].first + port
+        self.claims[block].0 + port
     }
 }
 
-fn claim() -> Option<Claim> {
+fn claim() -> Option<(u16, UdpSocket)> {
     // Processes that begin together do not all try the same ones.
     let start = u16::try_from(process::id() % u32::from(BLOCKS)).expect("it is below the number of blocks");
-    (0..BLOCKS).map(|offset| PORTS.start + (start + offset) % BLOCKS * BLOCK).find_map(|first| {
-        let bound = UdpSocket::bind((Ipv4Addr::LOCALHOST, first)).ok()?;
-        Some(Claim { first, _bound: bound })
-    })
+    let mut firsts = (0..BLOCKS).map(|offset| PORTS.start + (start + offset) % BLOCKS * BLOCK);
+    firsts.find_map(|first| Some((first, UdpSocket::bind((Ipv4Addr::LOCALHOST, first)).ok()?)))
 }
 
 static OWN: Mutex<Own> = Mutex::new(Own { claims: Vec::new(), handed_out: 0 });
@@ -102,9 +85,9 @@ mod tests {
     fn port_whose_bus_is_taken_is_passed_over() {
         let bus = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port + BUS)).ok();
         // Ports are tried in a row.
-        let first = free_port_with_bus();
+        let first = free_port();
         let taken: Vec<_> = (first + 1..=first + 50).filter_map(bus).collect();
-        let second = free_port_with_bus();
+        let second = free_port();
         assert!(!taken.is_empty());
         assert!(taken.iter().all(|listener| listener.local_addr().unwrap().port() != second + BUS));
     }

@@ -16,7 +16,7 @@ use crate::signals::{self, Reaper};
 
 /// Starts the helper program of these tests in one of its roles: `role!("hold", server.url(), "goods:1", "2000")`.
 ///
-/// The roles are listed in `support/roles/main.rs`. Only tests of this package can use it.
+/// The roles are listed in `tests/roles/main.rs`. Only tests of this package can use it.
 #[macro_export]
 macro_rules! role {
     ($($argument:expr),+ $(,)?) => {
@@ -68,7 +68,6 @@ impl Process {
     }
 
     /// The process number.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -156,10 +155,7 @@ impl Process {
     /// # Panics
     /// When it still runs after `within`.
     pub async fn wait(&mut self, within: Duration) -> ExitStatus {
-        let input = self.input.take(); // `wait` would close it
-        let ended = timeout(within, self.child.wait()).await;
-        self.input = input;
-        match ended {
+        match timeout(within, self.child.wait()).await {
             Ok(Ok(status)) => {
                 self.reaper = None;
                 status

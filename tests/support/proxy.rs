@@ -30,10 +30,16 @@ pub struct FaultProxy {
     address: SocketAddr,
     server: Arc<Mutex<String>>,
     orders: watch::Sender<Orders>,
-    open: Arc<AtomicUsize>,
-    accepted: Arc<AtomicUsize>,
-    lost: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     listener: JoinHandle<()>,
+}
+
+/// Connections that are open, and that there were; bytes that are lost.
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicUsize,
+    accepted: AtomicUsize,
+    lost: AtomicUsize,
 }
 
 impl FaultProxy {
@@ -47,30 +53,24 @@ impl FaultProxy {
         let listener = listener.expect("there is a free port");
         let address = listener.local_addr().expect("a listener has an address");
         let (orders, receiver) = watch::channel(Orders::default());
-        let open = Arc::new(AtomicUsize::new(0));
-        let accepted = Arc::new(AtomicUsize::new(0));
-        let lost = Arc::new(AtomicUsize::new(0));
-        let accept = {
-            let (open, accepted, lost) = (Arc::clone(&open), Arc::clone(&accepted), Arc::clone(&lost));
-            let server = Arc::clone(&server);
-            async move {
-                while let Ok((client, _)) = listener.accept().await {
-                    accepted.fetch_add(1, Ordering::Relaxed);
-                    let connection = Open::one_more(&open);
-                    let server = server.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    let (orders, lost) = (receiver.clone(), Arc::clone(&lost));
-                    tokio::spawn(async move {
-                        let _ = serve(client, &server, orders, &lost).await;
-                        drop(connection);
-                    });
-                }
+        let counts = Arc::<Counts>::default();
+        let (to, all) = (Arc::clone(&server), Arc::clone(&counts));
+        let listener = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                all.accepted.fetch_add(1, Ordering::Relaxed);
+                all.open.fetch_add(1, Ordering::Relaxed);
+                let server = to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let (orders, counts) = (receiver.clone(), Arc::clone(&all));
+                tokio::spawn(async move {
+                    let _ = serve(client, &server, orders, &counts.lost).await;
+                    counts.open.fetch_sub(1, Ordering::Relaxed);
+                });
             }
-        };
-        Self { address, server, orders, open, accepted, lost, listener: tokio::spawn(accept) }
+        });
+        Self { address, server, orders, counts, listener }
     }
 
     /// `127.0.0.1:PORT`, where clients find the proxy; see `RedisServer::url_at`.
-    #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
@@ -88,7 +88,7 @@ impl FaultProxy {
 
     /// Passes everything later, in both directions: by `delay` and up to `jitter` more. The order of bytes is kept.
     pub fn delay(&self, delay: Duration, jitter: Duration) {
-        self.order(Mode::Delay { delay, jitter });
+        self.order(Mode::Delay(delay, jitter));
     }
 
     /// Passes nothing and closes nothing, like a cable that was pulled. New connections are accepted, and hear nothing.
@@ -108,41 +108,35 @@ impl FaultProxy {
 
     /// Closes all open connections in good order (FIN), on both sides. New ones are as before.
     pub fn cut(&self) {
-        self.end(End::Close);
+        self.end(false);
     }
 
     /// Ends all open connections at once (RST), on both sides. New ones are as before.
     pub fn reset(&self) {
-        self.end(End::Reset);
+        self.end(true);
     }
 
     /// How many connections are open.
-    #[must_use]
     pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.counts.open.load(Ordering::Relaxed)
     }
 
     /// How many connections there have been.
-    #[must_use]
     pub fn accepted(&self) -> usize {
-        self.accepted.load(Ordering::Relaxed)
+        self.counts.accepted.load(Ordering::Relaxed)
     }
 
     /// How many bytes have been [lost](Self::drop_requests), in either direction.
-    #[must_use]
     pub fn lost(&self) -> usize {
-        self.lost.load(Ordering::Relaxed)
+        self.counts.lost.load(Ordering::Relaxed)
     }
 
     fn order(&self, mode: Mode) {
         self.orders.send_modify(|orders| orders.mode = mode);
     }
 
-    fn end(&self, end: End) {
-        self.orders.send_modify(|orders| {
-            orders.ends += 1;
-            orders.end = end;
-        });
+    fn end(&self, is_reset: bool) {
+        self.orders.send_modify(|orders| (orders.ends, orders.is_reset) = (orders.ends + 1, is_reset));
     }
 }
 
@@ -157,93 +151,56 @@ struct Orders {
     mode: Mode,
     /// How often all connections were told to end. Those that began with a lower number do.
     ends: u64,
-    end: End,
+    /// Whether they were not to do so in good order.
+    is_reset: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Mode {
     #[default]
     Pass,
-    Delay {
-        delay: Duration,
-        jitter: Duration,
-    },
+    Delay(Duration, Duration),
     Hole,
     DropRequests,
     DropReplies,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum End {
-    #[default]
-    Close,
-    Reset,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Direction {
-    Requests,
-    Replies,
-}
-
-/// Counts one connection as open until it is dropped.
-struct Open(Arc<AtomicUsize>);
-
-impl Open {
-    fn one_more(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 async fn serve(
     mut client: TcpStream,
     server: &str,
-    orders: watch::Receiver<Orders>,
+    mut orders: watch::Receiver<Orders>,
     lost: &AtomicUsize,
 ) -> io::Result<()> {
     let before = orders.borrow().ends;
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let end = {
+    let is_reset = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let requests = pump(from_client, to_server, Direction::Requests, orders.clone(), lost);
-        let replies = pump(from_server, to_client, Direction::Replies, orders.clone(), lost);
+        let requests = pump(from_client, to_server, Mode::DropRequests, orders.clone(), lost);
+        let replies = pump(from_server, to_client, Mode::DropReplies, orders.clone(), lost);
+        // Until all are told to end, or the proxy is gone.
+        let ended = async { orders.wait_for(|orders| orders.ends != before).await.is_ok_and(|orders| orders.is_reset) };
         tokio::select! {
             biased;
-            end = ended(orders, before) => end,
+            is_reset = ended => is_reset,
             // Each side may stop talking before the other; an error of one is the end of both.
-            _ = async { tokio::try_join!(requests, replies) } => End::Close,
+            _ = async { tokio::try_join!(requests, replies) } => false,
         }
     };
-    if end == End::Reset {
+    if is_reset {
         client.set_zero_linger()?;
         server.set_zero_linger()?;
     }
     Ok(())
 }
 
-/// Waits until the connections that began before `before + 1` are told to end, or the proxy is gone.
-async fn ended(mut orders: watch::Receiver<Orders>, before: u64) -> End {
-    match orders.wait_for(|orders| orders.ends != before).await {
-        Ok(orders) => orders.end,
-        Err(_) => End::Close,
-    }
-}
-
-/// Carries one direction of one connection until its source ends.
+/// Carries one direction of one connection until its source ends. What comes in the mode `losing` is lost.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    direction: Direction,
+    losing: Mode,
     mut orders: watch::Receiver<Orders>,
     lost: &AtomicUsize,
 ) -> io::Result<()> {
@@ -268,30 +225,20 @@ async fn pump(
                 to.write_all(&bytes).await?;
             }
             read = from.read(&mut buffer), if flows && open && under_way.len() < 1_024 => {
-                let mut bytes = &buffer[..read?];
+                let bytes = &buffer[..read?];
                 open = !bytes.is_empty();
-                match (mode, direction) {
-                    (Mode::DropRequests, Direction::Requests) | (Mode::DropReplies, Direction::Replies) => {
-                        lost.fetch_add(bytes.len(), Ordering::Relaxed);
-                        bytes = &[];
+                if mode == losing {
+                    lost.fetch_add(bytes.len(), Ordering::Relaxed);
+                } else if open {
+                    let mut due = Instant::now();
+                    if let Mode::Delay(delay, jitter) = mode {
+                        due += delay + dice.between(Duration::ZERO, jitter);
                     }
-                    _ => {}
-                }
-                if !bytes.is_empty() {
-                    let last = under_way.back().map(|(due, _)| *due);
-                    let due = Instant::now() + delay_in(mode, &mut dice);
-                    under_way.push_back((last.map_or(due, |last| due.max(last)), bytes.to_vec()));
+                    let last = under_way.back().map_or(due, |(last, _)| *last);
+                    under_way.push_back((due.max(last), bytes.to_vec()));
                 }
             }
         }
     }
     to.shutdown().await
-}
-
-/// How much later than at once something is passed on.
-fn delay_in(mode: Mode, dice: &mut Dice) -> Duration {
-    match mode {
-        Mode::Delay { delay, jitter } => delay + dice.between(Duration::ZERO, jitter),
-        _ => Duration::ZERO,
-    }
 }

@@ -1,14 +1,10 @@
 //! A Redis client of a hundred lines, to look at a server without the client under test.
 
-use std::{
-    fmt, io,
-    io::{Error, ErrorKind},
-    path::Path,
-};
+use std::io::{self, Error, ErrorKind};
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
-    net::{TcpStream, UnixStream},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
 };
 
 /// One answer of a server, in the older of its two protocols.
@@ -30,7 +26,6 @@ pub enum Reply {
 
 impl Reply {
     /// The text of a value or status, lossy where it is no UTF-8; `None` for everything else.
-    #[must_use]
     pub fn text(&self) -> Option<String> {
         match self {
             Self::Status(text) => Some(text.clone()),
@@ -40,7 +35,6 @@ impl Reply {
     }
 
     /// The number, of an integer reply only.
-    #[must_use]
     pub fn integer(&self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(*number),
@@ -49,7 +43,6 @@ impl Reply {
     }
 
     /// The parts of an array; none for everything else.
-    #[must_use]
     pub fn items(&self) -> &[Self] {
         match self {
             Self::Array(items) => items,
@@ -58,22 +51,21 @@ impl Reply {
     }
 
     /// The text that follows `name` in an array of names and values.
-    #[must_use]
     pub fn field(&self, name: &str) -> Option<String> {
         let mut fields = self.items().chunks(2);
         fields.find(|field| field[0].text().as_deref() == Some(name))?.get(1)?.text()
     }
 
     /// Whether nothing was there.
-    #[must_use]
     pub fn is_nil(&self) -> bool {
         *self == Self::Nil
     }
 }
 
 /// One connection, one command at a time.
+#[derive(Debug)]
 pub struct RawClient {
-    stream: BufReader<Box<dyn Stream>>,
+    stream: BufReader<TcpStream>,
 }
 
 impl RawClient {
@@ -84,15 +76,7 @@ impl RawClient {
     pub async fn tcp(address: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self::over(Box::new(stream)))
-    }
-
-    /// Connects to a socket in the file system.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    pub async fn unix(path: &Path) -> io::Result<Self> {
-        Ok(Self::over(Box::new(UnixStream::connect(path).await?)))
+        Ok(Self { stream: BufReader::new(stream) })
     }
 
     /// Sends one command and reads its answer. A refusal by the server is an answer, [`Reply::Error`].
@@ -151,21 +135,7 @@ impl RawClient {
             _ => return Err(not_a_reply(line)),
         })
     }
-
-    fn over(stream: Box<dyn Stream>) -> Self {
-        Self { stream: BufReader::new(stream) }
-    }
 }
-
-impl fmt::Debug for RawClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RawClient").finish_non_exhaustive()
-    }
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 fn not_a_reply(line: &str) -> Error {
     Error::new(ErrorKind::InvalidData, format!("not a reply: {line:?}"))

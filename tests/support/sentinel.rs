@@ -7,9 +7,7 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    LONG, SOON, eventually, eventually_some, replication,
-    resp::Reply,
-    server::{RedisServer, percent_encoded},
+    LONG, SOON, ServerBuilder, eventually, eventually_some, ms, replication, resp::Reply, server::RedisServer,
 };
 
 pub use builder::SentinelsBuilder;
@@ -22,7 +20,6 @@ pub use builder::SentinelsBuilder;
 pub struct Sentinels {
     sentinels: Vec<RedisServer>, // before the servers, which they would move about
     servers: Vec<RedisServer>,
-    password: Option<String>,
 }
 
 impl Sentinels {
@@ -36,9 +33,10 @@ impl Sentinels {
     }
 
     /// Passwords, another number of sentinels, other times.
-    #[must_use]
     pub fn builder() -> SentinelsBuilder {
-        SentinelsBuilder::default()
+        let sentinel = ServerBuilder { sentinel: true, ..ServerBuilder::default() };
+        let server = ServerBuilder { file: Some(String::new()), ..ServerBuilder::default() };
+        SentinelsBuilder { sentinels: 3, replicas: 2, down_after: ms(1_000), server, sentinel }
     }
 
     /// Starts a sentinel that knows no other, and watches over one server under the same name.
@@ -56,20 +54,18 @@ impl Sentinels {
     pub async fn of_configuration(server: &RedisServer, number: u64) -> RedisServer {
         let (service, port) = (Self::SERVICE, server.port());
         let file = format!("sentinel monitor {service} 127.0.0.1 {port} 1\nsentinel config-epoch {service} {number}\n");
-        RedisServer::builder().sentinel().file(file).start().await
+        ServerBuilder { sentinel: true, file: Some(file), ..ServerBuilder::default() }.start().await
     }
 
     /// `redis+sentinel://HOST:PORT,…/SERVICE` with the sentinels' addresses, and the password of the servers in it if
     /// there is one.
-    #[must_use]
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.sentinels.iter().map(RedisServer::address).collect();
-        let password = self.password.as_ref().map(|password| format!(":{}@", percent_encoded(password)));
-        format!("redis+sentinel://{}{}/{}", password.unwrap_or_default(), addresses.join(","), Self::SERVICE)
+        let url = self.servers[0].url_at(&addresses.join(",")).replacen("redis", "redis+sentinel", 1);
+        format!("{url}/{}", Self::SERVICE)
     }
 
     /// The servers that have data, in an order that never changes.
-    #[must_use]
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
@@ -80,7 +76,6 @@ impl Sentinels {
     }
 
     /// The sentinels.
-    #[must_use]
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.sentinels
     }
@@ -88,16 +83,6 @@ impl Sentinels {
     /// The same, to be stopped and started.
     pub fn sentinels_mut(&mut self) -> &mut [RedisServer] {
         &mut self.sentinels
-    }
-
-    /// Which of the servers is found at `address`.
-    ///
-    /// # Panics
-    /// When none is.
-    #[must_use]
-    pub fn at(&self, address: &str) -> usize {
-        let found = self.servers.iter().position(|server| server.address() == address);
-        found.unwrap_or_else(|| panic!("no server is at {address}"))
     }
 
     /// Which of the servers is the primary, as a majority of the sentinels says.

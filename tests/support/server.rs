@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, io, path::Path, time::Duration};
 
+use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
-    launch::{Folder, PortTaken, Running, Setup, UP_WITHIN, info_field},
-    ports::{free_port, free_port_with_bus},
+    launch::{PortTaken, Running, ServerBuilder, UP_WITHIN, info_field},
     resp::{RawClient, Reply},
     signals,
 };
@@ -16,10 +16,10 @@ use crate::{
 /// It keeps nothing on disk, and allows `DEBUG` to local clients.
 #[derive(Debug)]
 pub struct RedisServer {
-    setup: Setup,
-    port: u16,
-    running: Option<Running>, // before the folder, which it may write to until it is killed
-    folder: Folder,
+    pub(crate) setup: ServerBuilder,
+    pub(crate) port: u16,
+    pub(crate) running: Option<Running>, // before the folder, which it may write to until it is killed
+    pub(crate) folder: TempDir,
 }
 
 impl RedisServer {
@@ -32,19 +32,16 @@ impl RedisServer {
     }
 
     /// A server with a password, an option of its own, a socket in the file system.
-    #[must_use]
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
     /// `redis://127.0.0.1:PORT`, with the password in it if there is one.
-    #[must_use]
     pub fn url(&self) -> String {
         self.url_at(&self.address())
     }
 
     /// The same through another address, such as that of a proxy in front of this server.
-    #[must_use]
     pub fn url_at(&self, address: &str) -> String {
         match &self.setup.password {
             Some(password) => format!("redis://:{}@{address}", percent_encoded(password)),
@@ -52,46 +49,36 @@ impl RedisServer {
         }
     }
 
-    /// `unix://PATH`, without the password.
-    ///
-    /// # Panics
-    /// When the server was started without [`ServerBuilder::unix_socket`].
-    #[must_use]
+    /// `unix://PATH`, without the password, of a server with a [socket](ServerBuilder::unix_socket).
     pub fn socket_url(&self) -> String {
-        assert!(self.setup.socket, "started without a socket");
-        format!("unix://{}", self.folder.socket().display())
+        format!("unix://{}", self.folder().join(Self::SOCKET).display())
     }
 
     /// `127.0.0.1:PORT`.
-    #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     /// The port, the same through every restart.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// The folder that the server runs in: its log, its socket, what it was told to write.
-    #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.folder.path
+        self.folder.path()
     }
 
     /// The process number of the server.
     ///
     /// # Panics
     /// While the server is stopped.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         let running = self.running.as_ref().expect("the server is running");
         running.pid()
     }
 
     /// Whether the server was not stopped; it may be paused.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -109,7 +96,7 @@ impl RedisServer {
         assert!(self.running.is_none(), "the server is running");
         let deadline = Instant::now() + UP_WITHIN;
         self.running = Some(loop {
-            match self.setup.launch(self.port, &self.folder).await {
+            match self.setup.launch(self.port, self.folder()).await {
                 Ok(running) => break running,
                 Err(PortTaken) if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
                 Err(PortTaken) => panic!("port {} has been taken by somebody else", self.port),
@@ -257,6 +244,18 @@ impl RedisServer {
         self.counted("commandstats", &format!("cmdstat_{command}:calls=")).await
     }
 
+    /// How often scripts and transactions were called.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn script_calls(&self) -> u64 {
+        let mut calls = 0;
+        for command in ["eval", "evalsha", "fcall", "exec"] {
+            calls += self.calls_of(command).await;
+        }
+        calls
+    }
+
     /// How often a command was answered with an error of this code; 0 if none was.
     ///
     /// # Panics
@@ -287,99 +286,11 @@ impl RedisServer {
 
     /// The name that the harness gives to its own connections.
     pub const OWN_NAME: &str = "lock-tests";
+    pub(crate) const SOCKET: &str = "redis.sock";
     /// The key of the counter of fencing tokens.
     pub const COUNTER: &str = "{0}lock-core:fence";
     /// The key that says until when somebody may be waiting.
     pub const WAITING: &str = "{0}lock-core:waiting";
-}
-
-/// What is special about a server.
-#[derive(Debug, Default)]
-pub struct ServerBuilder {
-    setup: Setup,
-}
-
-impl ServerBuilder {
-    /// Sets one option as on the command line, `("--maxmemory", "3mb")`. A later one wins over an earlier.
-    #[must_use]
-    pub fn option(mut self, name: &str, value: &str) -> Self {
-        self.setup.options.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Lacks this command, as an older server would.
-    #[must_use]
-    pub fn without_command(mut self, name: &str) -> Self {
-        self.setup.missing.push(name.to_owned());
-        self
-    }
-
-    /// Asks every client for this password.
-    #[must_use]
-    pub fn password(mut self, password: &str) -> Self {
-        self.setup.password = Some(password.to_owned());
-        self
-    }
-
-    /// Runs with this environment variable.
-    #[must_use]
-    pub fn environment(mut self, name: &str, value: &str) -> Self {
-        self.setup.environment.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Listens on a socket in the file system as well, see [`RedisServer::socket_url`].
-    #[must_use]
-    pub fn unix_socket(mut self) -> Self {
-        self.setup.socket = true;
-        self
-    }
-
-    /// Starts the server and returns when it answers.
-    ///
-    /// # Panics
-    /// When redis-server is missing or doesn't come up within a minute.
-    pub async fn start(self) -> RedisServer {
-        let folder = Folder::create();
-        for _ in 0..20 {
-            let port = if self.setup.bus { free_port_with_bus() } else { free_port() };
-            if let Ok(running) = self.setup.launch(port, &folder).await {
-                return RedisServer { setup: self.setup, port, folder, running: Some(running) };
-            }
-        }
-        panic!("twenty ports in a row were taken before redis-server could have them");
-    }
-
-    /// Starts the server on this port and returns when it answers.
-    pub(crate) async fn start_at(self, port: u16) -> Result<RedisServer, PortTaken> {
-        let folder = Folder::create();
-        let running = self.setup.launch(port, &folder).await?;
-        Ok(RedisServer { setup: self.setup, port, folder, running: Some(running) })
-    }
-
-    /// Signs the harness in as this user.
-    pub(crate) fn user(mut self, user: &str) -> Self {
-        self.setup.user = Some(user.to_owned());
-        self
-    }
-
-    /// Reads a file that begins with this text, and may rewrite it.
-    pub(crate) fn file(mut self, text: String) -> Self {
-        self.setup.file = Some(text);
-        self
-    }
-
-    /// Is a sentinel.
-    pub(crate) fn sentinel(mut self) -> Self {
-        self.setup.sentinel = true;
-        self
-    }
-
-    /// Is a node of a cluster.
-    pub(crate) fn cluster(mut self) -> Self {
-        self.setup.bus = true;
-        self.option("--cluster-enabled", "yes")
-    }
 }
 
 /// One line of `CLIENT LIST`.
@@ -390,13 +301,11 @@ pub struct Client {
 
 impl Client {
     /// The name that the client gave itself; empty when it gave none.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.field("name")
     }
 
     /// One field, such as `id`, `cmd` or `sub`; empty when there is none.
-    #[must_use]
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
     }
@@ -407,7 +316,7 @@ impl Client {
     }
 }
 
-pub(crate) fn percent_encoded(text: &str) -> String {
+fn percent_encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),

@@ -8,9 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// Stops the process `pid` where it stands, and returns when it stands still.
 pub(crate) fn pause(pid: u32) {
-    send("STOP", pid);
+    send(Signal::STOP, pid);
     let deadline = Instant::now() + Duration::from_secs(5);
     while stands(pid) == Some(false) {
         assert!(Instant::now() < deadline, "process {pid} does not stop");
@@ -27,16 +29,12 @@ pub(crate) fn stands(pid: u32) -> Option<bool> {
 
 /// Lets a stopped process go on.
 pub(crate) fn resume(pid: u32) {
-    send("CONT", pid);
+    send(Signal::CONT, pid);
 }
 
-fn send(signal: &str, pid: u32) {
-    // The shell has a `kill` of its own; the program of that name is missing from small images.
-    let status = Command::new("sh")
-        .args(["-c", "kill -s \"$0\" \"$1\"", signal, &pid.to_string()])
-        .status()
-        .expect("sh can be started");
-    assert!(status.success(), "can't send SIG{signal} to process {pid}");
+fn send(signal: Signal, pid: u32) {
+    let process = Pid::from_raw(pid.cast_signed()).expect("a process has a number");
+    kill_process(process, signal).expect("our own processes take signals");
 }
 
 /// Ends a process when the one that started it dies, however it dies.

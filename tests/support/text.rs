@@ -6,7 +6,6 @@
 /// # Panics
 /// When one does not.
 #[track_caller]
-#[must_use]
 pub fn compiled_blocks(text: &str, sources: &[&str]) -> usize {
     let sources: Vec<_> = sources.iter().map(|source| lines(source)).collect();
     let mut blocks = 0;

@@ -18,7 +18,6 @@ pub const LONG: Duration = Duration::from_secs(600);
 pub const HANDOFF: Duration = Duration::from_secs(20);
 
 /// Milliseconds.
-#[must_use]
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }

@@ -7,13 +7,15 @@ use std::{
     process::Command,
 };
 
-use crate::launch::Folder;
+use tempfile::TempDir;
+
+use crate::launch::folder;
 
 /// A wall clock of its own for every process that is started with its [`environment`](Self::environment). Other clocks
 /// stay true.
 #[derive(Debug)]
 pub struct WallClock {
-    folder: Folder,
+    folder: TempDir,
 }
 
 impl WallClock {
@@ -22,12 +24,11 @@ impl WallClock {
     ///
     /// # Panics
     /// When the compiler is there and fails.
-    #[must_use]
     pub fn new() -> Option<Self> {
         if !cfg!(target_os = "linux") {
             return None;
         }
-        let clock = Self { folder: Folder::create() };
+        let clock = Self { folder: folder() };
         clock.write(0, 0);
         clock.write(1, 0);
         clock.compile()?;
@@ -60,28 +61,27 @@ impl WallClock {
     }
 
     /// What a process has to be started with.
-    #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 3] {
         let path = |path: PathBuf| path.display().to_string();
         // A path in the first variable would end at a space, so it has a name and the second one the folder.
         [
             ("LD_PRELOAD", SHIM.to_owned()),
-            ("LD_LIBRARY_PATH", path(self.folder.path.clone())),
+            ("LD_LIBRARY_PATH", path(self.folder.path().to_owned())),
             ("CLOCKSHIFT", path(self.file())),
         ]
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.path.join("shift")
+        self.folder.path().join("shift")
     }
 
     fn shim(&self) -> PathBuf {
-        self.folder.path.join(SHIM)
+        self.folder.path().join(SHIM)
     }
 
     /// Compiles what stands before the C library's clocks; none without a compiler.
     fn compile(&self) -> Option<()> {
-        let source = self.folder.path.join("wall_clock.c");
+        let source = self.folder.path().join("wall_clock.c");
         fs::write(&source, include_str!("wall_clock.c")).expect("a file can be made in our own folder");
         let mut compiler = Command::new("cc");
         compiler.args(["-O2", "-shared", "-fPIC", "-o"]).args([&self.shim(), &source]);

@@ -104,10 +104,9 @@ async fn fault_13_a_switch_by_hand_costs_no_lease_and_no_error() {
     eventually(SOON, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
     // Whatever was done by then may be undone.
     let history = run.history().expect("the files can be read");
-    let checker = Checker::new().mark(Mark { key: None, from, to });
     let tokens = history.events().iter().filter_map(|event| event.token.clone());
-    let undone = |checker: Checker, token| checker.undone(Undone { token, from, to, last: to });
-    judged_by(&run, tokens.fold(checker, undone));
+    let undone = tokens.map(|token| Undone { token, from, to, last: to }).collect();
+    judged_by(&run, Checker { undone, ..Checker::new().mark(Mark { key: None, from, to }) });
 }
 
 #[tokio::test]

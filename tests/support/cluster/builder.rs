@@ -2,62 +2,45 @@
 
 use std::time::Duration;
 
-use super::{Cluster, slot, view::nodes_seen_by};
-use crate::{
-    SOON, eventually, ms,
-    resp::Reply,
-    server::{RedisServer, ServerBuilder},
+use super::{
+    Cluster,
+    view::{COUNT, nodes_seen_by},
 };
+use crate::{SOON, ServerBuilder, eventually, resp::Reply, server::RedisServer};
 
-/// What is special about a cluster.
+/// What is special about a cluster of three primaries.
 #[derive(Debug)]
 pub struct ClusterBuilder {
-    primaries: usize,
-    replicas: usize,
-    node_timeout: Duration,
-    password: Option<String>,
-    options: Vec<(String, String)>,
+    pub(super) replicas: usize,
+    pub(super) node: ServerBuilder,
 }
 
 impl ClusterBuilder {
-    /// How many primaries there are: three by default.
-    #[must_use]
-    pub fn primaries(mut self, count: usize) -> Self {
-        self.primaries = count;
-        self
-    }
-
     /// How many replicas each primary has: one by default.
-    #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
     /// How long a node is silent before others find it down: one and a half seconds by default.
-    #[must_use]
-    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
-        self.node_timeout = node_timeout;
-        self
+    pub fn node_timeout(self, node_timeout: Duration) -> Self {
+        self.option("--cluster-node-timeout", &node_timeout.as_millis().to_string())
     }
 
     /// Asks every client for this password.
-    #[must_use]
     pub fn password(mut self, password: &str) -> Self {
-        self.password = Some(password.to_owned());
+        self.node = self.node.password(password).option("--masterauth", password);
         self
     }
 
     /// Goes on with the slots that are served when others are not.
-    #[must_use]
     pub fn without_full_coverage(self) -> Self {
         self.option("--cluster-require-full-coverage", "no")
     }
 
     /// Sets one option of every node, as on the command line.
-    #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
-        self.options.push((name.to_owned(), value.to_owned()));
+        self.node = self.node.option(name, value);
         self
     }
 
@@ -67,8 +50,8 @@ impl ClusterBuilder {
     /// When redis-server is missing or the nodes don't come together in time.
     pub async fn start(self) -> Cluster {
         let mut nodes = Vec::new();
-        for _ in 0..self.primaries * (1 + self.replicas) {
-            nodes.push(self.node().start().await);
+        for _ in 0..PRIMARIES * (1 + self.replicas) {
+            nodes.push(self.node.clone().start().await);
         }
         let mut ids = Vec::new();
         for (index, node) in nodes.iter().enumerate() {
@@ -77,34 +60,16 @@ impl ClusterBuilder {
             told(node, &["SET-CONFIG-EPOCH", &(index + 1).to_string()]).await;
         }
         meet(&nodes).await;
-        let cluster = Cluster { nodes, ids, password: self.password };
-        for primary in 0..self.primaries {
-            give_slots(&cluster.nodes[primary], primary, self.primaries).await;
+        let cluster = Cluster { nodes, ids };
+        for primary in 0..PRIMARIES {
+            give_slots(&cluster.nodes[primary], primary).await;
         }
-        for replica in self.primaries..cluster.nodes.len() {
-            let primary = (replica - self.primaries) / self.replicas;
+        for replica in PRIMARIES..cluster.nodes.len() {
+            let primary = (replica - PRIMARIES) / self.replicas;
             told(&cluster.nodes[replica], &["REPLICATE", &cluster.ids[primary]]).await;
         }
         cluster.await_whole().await;
         cluster
-    }
-
-    fn node(&self) -> ServerBuilder {
-        let timeout = self.node_timeout.as_millis().to_string();
-        let mut node = RedisServer::builder().cluster().option("--cluster-node-timeout", &timeout);
-        for (name, value) in &self.options {
-            node = node.option(name, value);
-        }
-        if let Some(password) = &self.password {
-            node = node.password(password).option("--masterauth", password);
-        }
-        node
-    }
-}
-
-impl Default for ClusterBuilder {
-    fn default() -> Self {
-        Self { primaries: 3, replicas: 1, node_timeout: ms(1_500), password: None, options: Vec::new() }
     }
 }
 
@@ -124,9 +89,9 @@ async fn meet(nodes: &[RedisServer]) {
     }
 }
 
-/// Gives a node the slots of the `part` of so many `parts`, one by one: Redis 6 does not know ranges.
-async fn give_slots(node: &RedisServer, part: usize, parts: usize) {
-    let bound = |part: usize| usize::from(slot::COUNT) * part / parts;
+/// Gives a primary its part of the slots, one by one: Redis 6 does not know ranges.
+async fn give_slots(node: &RedisServer, part: usize) {
+    let bound = |part: usize| usize::from(COUNT) * part / PRIMARIES;
     let slots: Vec<_> = (bound(part)..bound(part + 1)).map(|slot| slot.to_string()).collect();
     let words: Vec<_> = ["ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
     told(node, &words).await;
@@ -137,3 +102,5 @@ async fn told(node: &RedisServer, words: &[&str]) {
     let answer = node.call(&command).await;
     assert_eq!(answer, Reply::Status("OK".to_owned()), "CLUSTER {}", words[0]);
 }
+
+const PRIMARIES: usize = 3;

@@ -74,7 +74,7 @@ impl Cluster {
         let (from, to) = self.under_way(slot).await;
         let port = self.nodes[to].port().to_string();
         let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000"];
-        if let Some(password) = &self.password {
+        if let Some(password) = &self.nodes[to].setup.password {
             command.extend(["AUTH", password]);
         }
         command.push("KEYS");

@@ -1,28 +1,26 @@
 //! The judge: which rules there are, what is excused, and what a breach looks like.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use serde::Serialize;
 
 use super::{
     downgrade,
     event::{Event, Op},
     exclusion,
-    leases::{self, Lease},
+    leases::{self, Crashes, Lease},
     order,
     read::History,
     record::Run,
     register,
-    taken_again::TakenAgain,
-    undone::Undone,
+    undone::{TakenAgain, Undone},
     waiting,
 };
 use crate::wait::HANDOFF;
 
 /// What a history has to keep to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// A line says what cannot be: it is no history.
     Malformed,
@@ -52,17 +50,7 @@ pub enum Rule {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "malformed",
-            Self::TwoHolders => "two-holders",
-            Self::FenceOrder => "fence-order",
-            Self::TokenReuse => "token-reuse",
-            Self::StaleSuccess => "stale-success",
-            Self::ValidAfterEnd => "valid-after-end",
-            Self::Register => "register",
-            Self::LeftWaiting => "left-waiting",
-            Self::Leftover => "leftover",
-        })
+        self.serialize(f)
     }
 }
 
@@ -98,90 +86,49 @@ pub struct Mark {
 }
 
 /// Judges histories.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Checker {
-    bound: f64,
-    marks: Vec<Mark>,
-    undone: Vec<Undone>,
-    taken_again: Vec<TakenAgain>,
-    failed_over: bool,
-    of_quorum: bool,
+    /// How long a waiter may wait while its key is free, in ms.
+    pub bound: f64,
+    /// Across these two holders are excused.
+    pub marks: Vec<Mark>,
+    /// What follows from leases that a server has forgotten is excused, and nothing about any other lease.
+    pub undone: Vec<Undone>,
+    /// That a lease which vanished is extended after its key came back to it unseen is excused.
+    pub taken_again: Vec<TakenAgain>,
+    /// A reader is excused that gets the fencing token of the readers that held the key when a server was copied:
+    /// it failed over to the copy, which knows nothing of their releases, and of no lease after them.
+    pub failed_over: bool,
+    /// Readers are excused that hold a key together with numbers of their own, as those of a quorum do.
+    pub of_quorum: bool,
 }
 
 impl Checker {
     /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
-    #[must_use]
     pub fn new() -> Self {
-        Self {
-            bound: 250.0,
-            marks: Vec::new(),
-            undone: Vec::new(),
-            taken_again: Vec::new(),
-            failed_over: false,
-            of_quorum: false,
-        }
+        Self { bound: 250.0, ..Self::default() }
     }
 
     /// Lets waiters wait for `bound` while the key is surely free. Only time counts in which their process ran, and that of the
     /// test; see [standstills](super#standstills).
-    #[must_use]
     pub fn bound(mut self, bound: Duration) -> Self {
         self.bound = bound.as_secs_f64() * 1_000.0;
         self
     }
 
     /// Excuses two holders across `mark`, and what a process passes on inside itself within it.
-    #[must_use]
     pub fn mark(mut self, mark: Mark) -> Self {
         self.marks.push(mark);
         self
     }
 
-    /// Excuses what follows from a lease that the server has forgotten, and nothing about any other lease; see [`Undone`].
-    #[must_use]
-    pub fn undone(mut self, undone: Undone) -> Self {
-        self.undone.push(undone);
-        self
-    }
-
-    /// Excuses that a lease which vanished is extended after its key came back to it unseen; see [`TakenAgain`].
-    #[must_use]
-    pub fn taken_again(mut self, taken_again: TakenAgain) -> Self {
-        self.taken_again.push(taken_again);
-        self
-    }
-
-    /// Excuses a reader that gets the fencing token of the readers that held the key when a server was copied:
-    /// it failed over to the copy, which knows nothing of their releases, and of no lease after them.
-    #[must_use]
-    pub fn failed_over(mut self, failed_over: bool) -> Self {
-        self.failed_over = failed_over;
-        self
-    }
-
-    /// Excuses readers that hold a key together with numbers of their own, as those of a quorum do.
-    #[must_use]
-    pub fn of_quorum(mut self, of_quorum: bool) -> Self {
-        self.of_quorum = of_quorum;
-        self
-    }
-
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
     /// twenty are told.
-    #[must_use]
     pub fn check(&self, history: &History) -> Vec<Violation> {
-        let mut case = Case {
-            history,
-            bound: self.bound,
-            marks: &self.marks,
-            undone: &self.undone,
-            taken_again: &self.taken_again,
-            failed_over: self.failed_over,
-            of_quorum: self.of_quorum,
-            violations: BTreeMap::new(),
-        };
+        let mut case = Case { history, checker: self, violations: BTreeMap::new() };
         let sound = case.sound_events();
         let leases = leases::collect(&mut case, &sound);
+        case.check_crashes(&sound, &leases.crashes);
         for key in leases.keys() {
             exclusion::check(&mut case, key);
             order::check(&mut case, key);
@@ -209,21 +156,10 @@ impl Checker {
     }
 }
 
-impl Default for Checker {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// One history under judgement.
 pub(super) struct Case<'a> {
     pub(super) history: &'a History,
-    pub(super) bound: f64,
-    marks: &'a [Mark],
-    undone: &'a [Undone],
-    taken_again: &'a [TakenAgain],
-    pub(super) failed_over: bool,
-    pub(super) of_quorum: bool,
+    pub(super) checker: &'a Checker,
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 
@@ -243,13 +179,14 @@ impl<'a> Case<'a> {
 
     /// Whether leases of `key` vanished at some moment between `from` and `to`.
     pub(super) fn vanished(&self, key: &str, from: f64, to: f64) -> bool {
-        meets(self.marks, key, from, to)
+        let mut marks = self.checker.marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
+        marks.any(|mark| from <= mark.to && mark.from <= to)
     }
 
     /// What a server has forgotten of a lease.
     pub(super) fn undone(&self, lease: &Lease<'_>) -> impl Iterator<Item = &'a Undone> {
         let token = lease.event.token.clone();
-        self.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
+        self.checker.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
     }
 
     /// Since when a lease has had its key without a break, as far as anybody can know at a time.
@@ -257,7 +194,8 @@ impl<'a> Case<'a> {
         let of_lease = |again: &&TakenAgain| lease.event.token.as_ref() == Some(&again.token);
         // A key that did not vanish was not free, unless its lease had lapsed. That is no excuse: the holder knows of it.
         let is_excused = |again: &f64| *again <= at && self.vanished(key, lease.asked, *again);
-        self.taken_again.iter().filter(of_lease).map(|again| again.at).filter(is_excused).fold(lease.got, f64::max)
+        let again = self.checker.taken_again.iter().filter(of_lease).map(|again| again.at);
+        again.filter(is_excused).fold(lease.got, f64::max)
     }
 
     /// Whether two leases of `key` may be valid at once: leases vanished between them, or the server knew nothing of one
@@ -290,30 +228,15 @@ impl<'a> Case<'a> {
             self.report(Rule::Malformed, || wrong.to_owned(), &[index]);
         }
         self.check_overlaps(&sound);
-        self.check_crashes(&sound);
         sound
     }
 
     /// Nobody acts any more who was killed.
-    fn check_crashes(&mut self, sound: &[usize]) {
-        let mut killed: HashMap<&str, usize> = HashMap::new();
-        for index in sound.iter().copied().filter(|index| self.event(*index).op == Op::Crash) {
-            let crash = self.event(index);
-            let first = killed.entry(&crash.process).or_insert(index);
-            if crash.t_invoke < self.event(*first).t_invoke {
-                *first = index;
-            }
-        }
-        if killed.is_empty() {
-            return;
-        }
+    fn check_crashes(&mut self, sound: &[usize], crashes: &Crashes<'_>) {
         for index in sound.iter().copied() {
             let event = self.event(index);
-            let whole = event.process.match_indices('/').map(|(at, _)| &event.process[..at]);
-            let mut names = whole.chain([event.process.as_str()]);
             if event.op.is_call()
-                && let Some(crash) = names.find_map(|name| killed.get(name).copied())
-                && event.t_invoke > self.event(crash).t_invoke
+                && let Some((_, crash)) = crashes.of(&event.process).find(|(at, _)| *at < event.t_invoke)
             {
                 let message = || format!("{} acts after it was killed", event.process);
                 self.report(Rule::Malformed, message, &[crash, index]);
@@ -357,18 +280,11 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Whether a mark of `key` lies between `from` and `to`, at least in part.
-fn meets(marks: &[Mark], key: &str, from: f64, to: f64) -> bool {
-    let mut marks = marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
-    marks.any(|mark| from <= mark.to && mark.from <= to)
-}
-
 /// The history of a run that breaks no rule.
 ///
 /// # Panics
 /// With every breach, if there is one.
 #[track_caller]
-#[expect(clippy::must_use_candidate, reason = "most tests need the verdict alone")]
 pub fn judged(run: &Run) -> History {
     judged_by(run, Checker::new())
 }
@@ -379,7 +295,6 @@ pub fn judged(run: &Run) -> History {
 /// # Panics
 /// With every breach, if there is one.
 #[track_caller]
-#[expect(clippy::must_use_candidate, reason = "most tests need the verdict alone")]
 pub fn judged_by(run: &Run, checker: Checker) -> History {
     checker.marks.iter().for_each(|mark| run.vanished(mark));
     let history = run.history().expect("the files can be read");

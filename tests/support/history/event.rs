@@ -6,120 +6,114 @@ use serde_json::Value;
 use super::mode::Mode;
 
 /// What one process did, or what was done to it, as one JSON object. Fields that say nothing are left out.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Who: `p3`, or `p3/t7` for a task of it. It has at most one operation under way.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub process: String,
     /// What.
     pub op: Op,
     /// The key that is locked, that the register belongs to, or that was left over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The lease's token, `<tenure>/<hold>`; of a foreign client any text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// The fencing token; of a register the one that was written or found.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
     /// Just before the call, or when it happened; NaN (left out) where that says nothing.
     #[serde(default = "nan", skip_serializing_if = "is_nan")]
     pub t_invoke: f64,
     /// Just after the call; none if it never came back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub t_return: Option<f64>,
     /// How the call ended.
-    #[serde(default, skip_serializing_if = "Outcome::is_ok")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub result: Outcome,
     /// Until when the guard says that it is valid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<f64>,
     /// How long a silent holder blocks others; none for a foreign key that does not expire.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<f64>,
     /// In which mode an acquire asks for the lease.
-    #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
     /// The token of the exclusive lease that an acquire lets others share, without giving the key back in between.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// An acquire that does not wait.
-    #[serde(default, rename = "try", skip_serializing_if = "is_false")]
+    #[serde(default, rename = "try", skip_serializing_if = "is_default")]
     pub only_tries: bool,
     /// An acquire of one of several keys that were asked for at once: it waits for those before it first, and may have
     /// been held for long when that of the last is known.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub several: bool,
     /// An acquire by another library's client.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub foreign: bool,
     /// What the guard answered to a check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<bool>,
     /// What was written to the register, or found in it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
     /// What the writer had found in the register before it wrote.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prev: Option<Value>,
     /// A leftover that is meant to be there.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub allowed: bool,
     /// How long a leftover still lives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pttl: Option<f64>,
     /// How long it may live at most.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_pttl: Option<f64>,
 }
 
 impl Event {
     /// An event at `t_invoke` that says nothing else yet.
-    #[must_use]
     pub fn new(process: impl Into<String>, op: Op, t_invoke: f64) -> Self {
-        Self {
-            process: process.into(),
-            op,
-            key: None,
-            token: None,
-            fence: None,
-            t_invoke,
-            t_return: None,
-            result: Outcome::Ok,
-            deadline: None,
-            ttl: None,
-            mode: Mode::default(),
-            from: None,
-            only_tries: false,
-            several: false,
-            foreign: false,
-            valid: None,
-            value: None,
-            prev: None,
-            allowed: false,
-            pttl: None,
-            max_pttl: None,
-        }
+        Self { process: process.into(), op, t_invoke, ..Self::default() }
     }
 
     /// Whether the call came back and did what it was asked for.
-    #[must_use]
     pub fn succeeded(&self) -> bool {
         self.result == Outcome::Ok && self.t_return.is_some()
     }
 
+    /// The same on `key`.
+    pub(crate) fn on(mut self, key: &str) -> Self {
+        self.key = Some(key.to_owned());
+        self
+    }
+
+    /// The same of the lease with this token.
+    pub(crate) fn of(mut self, token: &str) -> Self {
+        self.token = Some(token.to_owned());
+        self
+    }
+
+    /// The same, which came back at a time.
+    pub(crate) fn until(mut self, t_return: f64) -> Self {
+        self.t_return = Some(t_return);
+        self
+    }
+
     /// The line without its end.
-    #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("an event is made of text and numbers")
     }
 }
 
 /// What a process did, or what was done to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
     /// Asked for the lease.
+    #[default]
     Acquire,
     /// Pushed the deadline out, or let the engine do so.
     Extend,
@@ -166,9 +160,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-    fn is_ok(&self) -> bool {
-        *self == Self::Ok
+    /// Whether it did what it was asked for, if that is known.
+    pub(crate) fn of(done: Option<bool>) -> Self {
+        done.map_or(Self::Info, |done| if done { Self::Ok } else { Self::Fail })
     }
 }
 
@@ -181,7 +175,6 @@ fn is_nan(number: &f64) -> bool {
     number.is_nan()
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_false(flag: &bool) -> bool {
-    !*flag
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

@@ -211,82 +211,42 @@ impl Deadlines {
 
 /// The leases of one key, to ask who was in between.
 struct Others<'k, 'a> {
+    /// In the order of `got`.
     leases: &'k [Lease<'a>],
-    /// Whether some of them are not exclusive.
-    is_mixed: bool,
-    /// By the time they were asked for; with each, of it and all behind it, the two that were got first.
-    by_asking: Vec<(f64, [Option<usize>; 2])>,
-    /// In the order of `got`; of it and all before it, the two that were valid longest.
-    longest: Vec<[Option<usize>; 2]>,
+    /// Until when any of a lease and of all before it was valid.
+    valid_to: Vec<f64>,
 }
 
 impl<'k, 'a> Others<'k, 'a> {
     fn of(key: &'k Key<'a>) -> Self {
-        let leases = &key.leases;
-        let mut order: Vec<usize> = (0..leases.len()).collect();
-        order.sort_by(|a, b| leases[*a].asked.total_cmp(&leases[*b].asked));
-        let mut first = [None, None];
-        let mut by_asking: Vec<_> = order
-            .into_iter()
-            .rev()
-            .map(|index| {
-                enter(&mut first, index, |a, b| leases[a].got < leases[b].got);
-                (leases[index].asked, first)
-            })
-            .collect();
-        by_asking.reverse();
-        let mut top = [None, None];
-        let longest = (0..leases.len())
-            .map(|index| {
-                if leases[index].was_valid() {
-                    enter(&mut top, index, |a, b| leases[a].valid_to > leases[b].valid_to);
-                }
-                top
-            })
-            .collect();
-        let is_mixed = leases.iter().any(|lease| !lease.event.mode.is_exclusive());
-        Self { leases, is_mixed, by_asking, longest }
+        let valid_to = key.leases.iter().scan(f64::NEG_INFINITY, |longest, lease| {
+            *longest = longest.max(lease.valid_to);
+            Some(*longest)
+        });
+        Self { leases: &key.leases, valid_to: valid_to.collect() }
     }
 
-    /// One of those that cannot be valid beside a lease.
-    fn in_the_way(&self, but: usize, whether: impl Fn(&Lease<'a>) -> bool) -> Option<&'k Lease<'a>> {
-        let lease = &self.leases[but];
-        let is_it = |(index, other): &(usize, &Lease<'a>)| *index != but && !other.goes_with(lease) && whether(other);
-        self.leases.iter().enumerate().find(is_it).map(|(_, other)| other)
+    /// Whether one lease cannot be valid beside another.
+    fn excludes(&self, one: usize, other: usize) -> bool {
+        one != other && !self.leases[one].goes_with(&self.leases[other])
     }
 
     /// One that was asked for and got between two moments.
     fn acquired_within(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
-        if self.is_mixed {
-            return self.in_the_way(but, |other| other.asked >= from && other.got <= to);
-        }
-        let at = self.by_asking.partition_point(|(asked, _)| *asked < from);
-        let (_, first) = self.by_asking.get(at)?;
-        let lease = &self.leases[first.iter().flatten().copied().find(|index| *index != but)?];
-        (lease.got <= to).then_some(lease)
+        let got_before = |time: f64| self.leases.partition_point(|lease| lease.got < time);
+        let got = (got_before(from)..self.leases.len()).take_while(|index| self.leases[*index].got <= to);
+        let others = got.filter(|index| self.excludes(but, *index));
+        others.map(|index| &self.leases[index]).find(|lease| lease.asked >= from)
     }
 
-    /// One that was valid all the time between two moments.
+    /// One that was valid all the time between two moments: the longest.
     fn valid_throughout(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
-        if self.is_mixed {
-            return self.in_the_way(but, |other| other.was_valid() && other.got <= from && other.valid_to >= to);
-        }
         let got_before = self.leases.partition_point(|lease| lease.got <= from);
-        let top = self.longest.get(got_before.checked_sub(1)?)?;
-        let lease = &self.leases[top.iter().flatten().copied().find(|index| *index != but)?];
-        (lease.valid_to >= to).then_some(lease)
-    }
-}
-
-/// Enters one among the two best.
-pub(super) fn enter<T: Copy>(best: &mut [Option<T>; 2], one: T, better: impl Fn(T, T) -> bool) {
-    match *best {
-        [Some(first), _] if !better(one, first) => {
-            if best[1].is_none_or(|second| better(one, second)) {
-                best[1] = Some(one);
-            }
-        }
-        [first, _] => *best = [Some(one), first],
+        // Before the first of these none was valid for so long.
+        let valid = (0..got_before).rev().take_while(|index| self.valid_to[*index] >= to);
+        let others = valid.filter(|index| self.excludes(but, *index)).map(|index| &self.leases[index]);
+        let others = others.filter(|lease| lease.was_valid() && lease.valid_to >= to);
+        others.max_by(|a, b| a.valid_to.total_cmp(&b.valid_to))
     }
 }
 

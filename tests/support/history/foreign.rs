@@ -66,8 +66,7 @@ impl ForeignClient {
         if let Some(ttl_ms) = &ttl_ms {
             command.extend(["PX", ttl_ms]);
         }
-        let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
-        event.key = Some(key.to_owned());
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now()).on(key);
         event.foreign = true;
         event.only_tries = wait.is_zero();
         event.ttl = ttl.map(|ttl| ttl.as_secs_f64() * 1_000.0);
@@ -100,10 +99,7 @@ impl ForeignClient {
     /// # Errors
     /// Those of the connection and of the server.
     pub async fn release(&mut self, key: &str, token: &str) -> io::Result<bool> {
-        let mut event = Event::new(self.process.as_str(), Op::Release, now());
-        event.key = Some(key.to_owned());
-        event.token = Some(token.to_owned());
-        let call = self.recorder.begin(event);
+        let call = self.recorder.begin(Event::new(self.process.as_str(), Op::Release, now()).on(key).of(token));
         let reply = match self.manners {
             Manners::DeletesBlindly => self.redis.call(&["DEL", key]).await?,
             _ => self.redis.call(&["EVAL", RELEASE, "1", key, token]).await?,
@@ -112,7 +108,7 @@ impl ForeignClient {
             Reply::Integer(removed) => removed == 1,
             reply => return Err(io::Error::other(format!("{reply:?}"))),
         };
-        call.end(if removed { Outcome::Ok } else { Outcome::Fail });
+        call.end(Outcome::of(Some(removed)));
         Ok(removed)
     }
 }

@@ -91,23 +91,20 @@ impl<'a> Leases<'a> {
 /// Who was killed when.
 #[derive(Debug, Default)]
 pub(super) struct Crashes<'a> {
-    times: HashMap<&'a str, Vec<f64>>,
+    /// When, and by which event.
+    times: HashMap<&'a str, Vec<(f64, usize)>>,
 }
 
 impl Crashes<'_> {
-    /// When `process`, or the one that it is a task of, was killed first after `since`.
+    /// When, and by which event, `process` was killed, or the one that it is a task of.
+    pub(super) fn of(&self, process: &str) -> impl Iterator<Item = (f64, usize)> {
+        let tasks = process.match_indices('/').map(|(at, _)| &process[..at]).filter(|_| !self.times.is_empty());
+        tasks.chain([process]).filter_map(|name| self.times.get(name)).flatten().copied()
+    }
+
+    /// When it was killed first after `since`.
     pub(super) fn after(&self, process: &str, since: f64) -> Option<f64> {
-        if self.times.is_empty() {
-            return None;
-        }
-        let tasks = process.match_indices('/').map(|(at, _)| &process[..at]);
-        tasks
-            .chain([process])
-            .filter_map(|name| self.times.get(name))
-            .flatten()
-            .copied()
-            .filter(|time| *time >= since)
-            .min_by(f64::total_cmp)
+        self.of(process).map(|(at, _)| at).filter(|at| *at >= since).min_by(f64::total_cmp)
     }
 }
 
@@ -118,7 +115,7 @@ pub(super) fn collect<'a>(case: &mut Case<'a>, sound: &[usize]) -> Leases<'a> {
     for index in sound {
         let event = case.event(*index);
         match event.op {
-            Op::Crash => all.crashes.times.entry(event.process.as_str()).or_default().push(event.t_invoke),
+            Op::Crash => all.crashes.times.entry(event.process.as_str()).or_default().push((event.t_invoke, *index)),
             Op::Fault => faults.push((event.t_invoke, end(event))),
             Op::Acquire => {
                 let name = event.key.as_deref().unwrap_or_default();

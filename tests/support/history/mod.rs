@@ -37,7 +37,6 @@
 //! processes excuse nothing of it. Deadlines
 //! need no excuse: [`Recorded`] reads both clocks again until nothing came between the two.
 
-mod asked;
 mod check;
 mod clock;
 mod delay;
@@ -53,10 +52,8 @@ mod read;
 mod record;
 mod recorded;
 mod register;
-mod settle;
 mod standstill;
 mod store;
-mod taken_again;
 mod undone;
 mod waiting;
 
@@ -66,9 +63,9 @@ pub(crate) use delay::serves;
 pub use event::{Event, Op, Outcome};
 pub use foreign::{ForeignClient, Manners};
 pub use mode::Mode;
-pub use read::{History, Unreadable};
+pub use read::History;
 pub use record::{Call, Recorder, Run};
+pub(crate) use recorded::outcome;
 pub use recorded::{Held, Recorded, validity};
 pub use store::Register;
-pub use taken_again::TakenAgain;
-pub use undone::Undone;
+pub use undone::{TakenAgain, Undone};

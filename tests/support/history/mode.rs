@@ -1,5 +1,6 @@
 //! In which mode a lease is asked for.
 
+use lock_core::LockRequest;
 use serde::{Deserialize, Serialize};
 
 /// The mode of a lease: `shared`, or `{"permits":{"total":3,"take":1}}`; left out if it is exclusive.
@@ -26,7 +27,6 @@ impl Mode {
     }
 
     /// Whether leases in the two modes may be valid at once, if there are permits enough.
-    #[must_use]
     pub fn goes_with(self, other: Self) -> bool {
         match (self, other) {
             (Self::Permits { total, .. }, Self::Permits { total: others, .. }) => total == others,
@@ -44,6 +44,15 @@ impl Mode {
         match self {
             Self::Permits { total, take } => Some((take, total)),
             _ => None,
+        }
+    }
+
+    /// Asks for the key in this mode.
+    pub(crate) fn ask(self, request: LockRequest) -> LockRequest {
+        match self {
+            Self::Exclusive => request,
+            Self::Shared => request.shared(),
+            Self::Permits { total, take } => request.permits(total).take(take),
         }
     }
 }

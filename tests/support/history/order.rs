@@ -27,7 +27,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
             largest = larger(largest, earlier);
         }
         if let Some(earlier) = largest.filter(|earlier| !rises(earlier, lease))
-            && !(case.failed_over && lease.event.mode == Mode::Shared)
+            && !(case.checker.failed_over && lease.event.mode == Mode::Shared)
             && !is_passed_on(case, key, earlier, lease)
             && !is_of_one_millisecond(case, earlier, lease)
         {
@@ -42,7 +42,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     for lease in by_got.into_iter().filter(|lease| lease.was_valid()) {
         let others = largest.iter().filter(|earlier| !earlier.goes_with(lease) && earlier.fence >= lease.fence);
         if let Some(earlier) = others.max_by_key(|earlier| earlier.fence)
-            && !(case.failed_over && lease.event.mode == Mode::Shared)
+            && !(case.checker.failed_over && lease.event.mode == Mode::Shared)
             && earlier.got >= lease.asked // else it has been told
             && !case.vanished(key.name, sent(key, lease), lease.got) // else it was granted before, and known late
             && !is_known_late(case, key, earlier, lease)
@@ -57,7 +57,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
         }
     }
     check_permits(case, key);
-    if !case.of_quorum {
+    if !case.checker.of_quorum {
         check_readers(case, key);
     }
 }

@@ -12,9 +12,12 @@ use std::{
     time::Duration,
 };
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-use super::{clock::now, record::Recorder};
+use super::{
+    clock::{now, read},
+    record::Recorder,
+};
 
 /// How often the thread wants to run.
 const EVERY: Duration = Duration::from_millis(15);
@@ -33,7 +36,7 @@ struct Beat {
 
 impl Beat {
     fn now() -> Self {
-        Self { at: now(), awake: awake() }
+        Self { at: now(), awake: read(AWAKE) }
     }
 
     /// The time since another on the clock that went on for longer.
@@ -125,16 +128,9 @@ fn beat_for_ever() {
 }
 
 #[cfg(target_os = "linux")]
-fn awake() -> f64 {
-    let time = clock_gettime(ClockId::Boottime);
-    (time.tv_sec * 1_000_000 + time.tv_nsec / 1_000) as f64 / 1_000.0
-}
-
+const AWAKE: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
-fn awake() -> f64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    (time.tv_sec * 1_000_000 + time.tv_nsec / 1_000) as f64 / 1_000.0
-}
+const AWAKE: ClockId = ClockId::Monotonic;
 
 #[cfg(test)]
 mod tests {

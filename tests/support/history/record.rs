@@ -4,12 +4,15 @@ use std::{
     collections::HashSet,
     env,
     fs::{self, File, OpenOptions},
-    io::Write,
-    mem,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
+    time::Duration,
 };
+
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
 
 use super::{
     check::Mark,
@@ -17,9 +20,10 @@ use super::{
     delay::Delays,
     event::{Event, Op, Outcome},
     pulse,
-    read::{History, Unreadable},
+    read::History,
+    store::Register,
 };
-use crate::launch::Folder;
+use crate::{launch::folder, server::RedisServer, wait::SOON};
 
 /// Writes down what one process does, into `NAME.jsonl`.
 ///
@@ -38,14 +42,10 @@ impl Recorder {
     ///
     /// # Panics
     /// When they cannot be written.
-    #[must_use]
     pub fn open(folder: &Path, name: &str) -> Arc<Self> {
         let open = |extension| {
             let path = folder.join(name).with_extension(extension);
-            match OpenOptions::new().create(true).append(true).open(&path) {
-                Ok(file) => file,
-                Err(error) => panic!("can't write {}: {error}", path.display()),
-            }
+            OpenOptions::new().create(true).append(true).open(&path).expect("the files of a history can be written")
         };
         let recorder = Arc::new(Self {
             name: name.to_owned(),
@@ -58,7 +58,6 @@ impl Recorder {
     }
 
     /// The name of the process.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -94,9 +93,7 @@ impl Recorder {
     }
 
     pub(super) fn stood_still(&self, from: f64, to: f64) {
-        let mut event = Event::new(self.name(), Op::Standstill, from);
-        event.t_return = Some(to);
-        write(&self.done, &event);
+        write(&self.done, &Event::new(self.name(), Op::Standstill, from).until(to));
     }
 }
 
@@ -147,7 +144,7 @@ impl Drop for Call {
 #[derive(Debug)]
 pub struct Run {
     path: PathBuf,
-    folder: Option<Folder>,
+    folder: Option<TempDir>,
     nemesis: Arc<Recorder>,
 }
 
@@ -156,40 +153,29 @@ impl Run {
     ///
     /// # Panics
     /// When its folder cannot be made.
-    #[must_use]
     pub fn new(name: &str) -> Self {
-        let (path, folder) = match env::var_os("HISTORY_DIR") {
-            Some(kept) => {
-                let path = PathBuf::from(kept).join(name);
-                let _ = fs::remove_dir_all(&path); // that of an earlier run
-                if let Err(error) = fs::create_dir_all(&path) {
-                    panic!("can't make {}: {error}", path.display());
-                }
-                (path, None)
-            }
-            None => {
-                let folder = Folder::create();
-                (folder.path.clone(), Some(folder))
-            }
-        };
+        let kept = env::var_os("HISTORY_DIR").map(|kept| PathBuf::from(kept).join(name));
+        let folder = kept.is_none().then(folder);
+        let path = kept.or_else(|| Some(folder.as_ref()?.path().to_owned())).expect("there is one of them");
+        if folder.is_none() {
+            let _ = fs::remove_dir_all(&path); // that of an earlier run
+            fs::create_dir_all(&path).expect("HISTORY_DIR can be written");
+        }
         let nemesis = Recorder::open(&path, JUDGE);
         Self { path, folder, nemesis }
     }
 
     /// Where the files are.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.path
     }
 
     /// The same as text, to be given to another process.
-    #[must_use]
     pub fn folder_text(&self) -> String {
         self.path.display().to_string()
     }
 
     /// A recorder for a client in the process of the test itself.
-    #[must_use]
     pub fn recorder(&self, name: &str) -> Arc<Recorder> {
         Recorder::open(&self.path, name)
     }
@@ -201,35 +187,52 @@ impl Run {
 
     /// Notes that something was broken since `from`, and is whole again now. Slow wake-ups in between are excused.
     pub fn broken_since(&self, from: f64) {
-        let mut event = Event::new(self.nemesis.name(), Op::Fault, from);
-        event.t_return = Some(now());
-        self.nemesis.note(&event);
+        self.nemesis.note(&Event::new(self.nemesis.name(), Op::Fault, from).until(now()));
     }
 
     /// Notes that leases may have vanished from the servers, as the documentation says that they may then.
     pub(super) fn vanished(&self, mark: &Mark) {
-        let mut event = Event::new(self.nemesis.name(), Op::Vanished, mark.from);
-        event.t_return = Some(mark.to);
+        let mut event = Event::new(self.nemesis.name(), Op::Vanished, mark.from).until(mark.to);
         event.key.clone_from(&mark.key);
         self.nemesis.note(&event);
     }
 
     /// Notes a key that was found after the run, with what is left of its ttl, and how much that may be.
     pub fn left_over(&self, key: &str, pttl: i64, max_pttl: Option<f64>, allowed: bool) {
-        let mut event = Event::new(self.nemesis.name(), Op::Leftover, now());
-        event.t_return = Some(event.t_invoke);
-        event.key = Some(key.to_owned());
+        let at = now();
+        let mut event = Event::new(self.nemesis.name(), Op::Leftover, at).until(at).on(key);
         event.pttl = Some(pttl as f64);
         event.max_pttl = max_pttl;
         event.allowed = allowed;
         self.nemesis.note(&event);
     }
 
+    /// Waits until nothing is left in `server` but what may stay: the counter of fencing tokens, for some seconds until
+    /// when somebody may be waiting, and the registers of the test. Writes down what is there then, or still after
+    /// [`SOON`]; returns how long it took. Leases whose release is awaited so have the ttl [`LONG`](crate::LONG).
+    pub async fn settle(&self, server: &RedisServer) -> Duration {
+        let start = Instant::now();
+        while !server.left().await.iter().all(|key| key.starts_with(Register::PREFIX)) && start.elapsed() < SOON {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let took = start.elapsed();
+        for key in server.keys("*").await {
+            // It may have gone meanwhile.
+            let Some(pttl @ -1..) = server.call(&["PTTL", &key]).await.integer() else {
+                continue;
+            };
+            let longest = (key == RedisServer::WAITING).then_some(WAITING_LIVES);
+            let stays = key == RedisServer::COUNTER || key.starts_with(Register::PREFIX);
+            self.left_over(&key, pttl, longest, stays);
+        }
+        took
+    }
+
     /// Reads what everybody has written. Calls that never came back are put into the files as such.
     ///
     /// # Errors
     /// What the file system says, or the first line that is no event.
-    pub fn history(&self) -> Result<History, Unreadable> {
+    pub fn history(&self) -> io::Result<History> {
         self.nemesis.look();
         let begun = History::read_all(&self.path, BEGUN)?;
         let done = History::read_all(&self.path, DONE)?;
@@ -239,7 +242,7 @@ impl Run {
             let process = event.process.split('/').next().unwrap_or_default();
             Recorder::open(&self.path, process).note(event);
         }
-        History::read(&self.path)
+        History::read_all(&self.path, DONE)
     }
 }
 
@@ -248,8 +251,7 @@ impl Drop for Run {
         if let Some(folder) = self.folder.take()
             && thread::panicking()
         {
-            println!("the history is in {}", folder.path.display());
-            mem::forget(folder);
+            println!("the history is in {}", folder.keep().display());
         }
     }
 }
@@ -258,3 +260,5 @@ impl Drop for Run {
 pub(super) const JUDGE: &str = "nemesis";
 const DONE: &str = "jsonl";
 const BEGUN: &str = "begun";
+/// The longest life of a place, and what is added to it so that not every place writes the time anew.
+const WAITING_LIVES: f64 = 10_000.0;

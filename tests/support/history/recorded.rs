@@ -33,7 +33,6 @@ pub struct Recorded {
 
 impl Recorded {
     /// The task `task` of the recorder's process; the process itself where that is empty.
-    #[must_use]
     pub fn new(manager: &LockManager, recorder: &Arc<Recorder>, task: &str) -> Self {
         let process = match task {
             "" => recorder.name().to_owned(),
@@ -69,9 +68,13 @@ impl Recorded {
         options: impl FnOnce(LockRequest) -> LockRequest,
     ) -> Result<Held, Error> {
         let request = options(mode.ask(self.manager.lock(key).ttl(ttl)));
-        let call = self.begin(mode, key, ttl, request.tries_once());
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now()).on(key);
+        event.ttl = Some(milliseconds(ttl));
+        event.mode = mode;
+        event.only_tries = request.tries_once();
+        let call = self.recorder.begin(event);
         match request.await {
-            Ok(guard) => Ok(self.got(call, guard)),
+            Ok(guard) => Ok(got(&self.recorder, &self.process, call, guard)),
             Err(error) => {
                 call.end(outcome(&error));
                 Err(error)
@@ -92,31 +95,10 @@ impl Recorded {
     /// # Errors
     /// Those of the request.
     pub async fn try_acquire_in(&self, mode: Mode, key: &str, ttl: Duration) -> Result<Option<Held>, Error> {
-        let call = self.begin(mode, key, ttl, true);
-        match mode.ask(self.manager.lock(key).ttl(ttl)).try_acquire().await {
-            Ok(Some(guard)) => Ok(Some(self.got(call, guard))),
-            Ok(None) => {
-                call.end(Outcome::Fail);
-                Ok(None)
-            }
-            Err(error) => {
-                call.end(outcome(&error));
-                Err(error)
-            }
+        match self.acquire_in(mode, key, ttl, |request| request.wait(Duration::ZERO)).await {
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
+            tried => tried.map(Some),
         }
-    }
-
-    fn begin(&self, mode: Mode, key: &str, ttl: Duration, only_tries: bool) -> Call {
-        let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
-        event.key = Some(key.to_owned());
-        event.ttl = Some(milliseconds(ttl));
-        event.mode = mode;
-        event.only_tries = only_tries;
-        self.recorder.begin(event)
-    }
-
-    fn got(&self, call: Call, guard: LockGuard) -> Held {
-        got(&self.recorder, &self.process, call, guard)
     }
 }
 
@@ -170,7 +152,6 @@ pub struct Held {
 
 impl Held {
     /// The fencing token.
-    #[must_use]
     pub fn fence(&self) -> FencingToken {
         self.guard().fencing_token()
     }
@@ -218,10 +199,7 @@ impl Held {
         let extended = self.guard.as_mut().expect("there until it is released").extend(ttl).await;
         let (at, deadline) = deadline(self.guard());
         call.event.deadline = Some(deadline);
-        let result = match &extended {
-            Ok(_) => Outcome::Ok,
-            Err(error) => outcome(error),
-        };
+        let result = extended.as_ref().map_or_else(outcome, |_| Outcome::Ok);
         if result != Outcome::Ok && !self.guard().is_held() {
             call.event.deadline = None; // there is none any more
         }
@@ -268,13 +246,9 @@ impl Held {
         let key = self.key.clone();
         let written = self.meanwhile(register.write(&key, fence, value + 1)).await;
         self.last = now();
-        let result = match written {
-            Ok(true) => Outcome::Ok,
-            Ok(false) => Outcome::Fail,
-            Err(_) => Outcome::Info,
-        };
-        call.end_at(self.last, result);
-        written.ok()
+        let written = written.ok();
+        call.end_at(self.last, Outcome::of(written));
+        written
     }
 
     /// Releases the lease and waits for the answer.
@@ -288,10 +262,7 @@ impl Held {
         self.look();
         let call = self.recorder.begin(self.event(Op::Release));
         let released = self.guard.take().expect("there until it is released").release().await;
-        call.end(match &released {
-            Ok(_) => Outcome::Ok,
-            Err(error) => outcome(error),
-        });
+        call.end(released.as_ref().map_or_else(outcome, |()| Outcome::Ok));
         released
     }
 
@@ -307,8 +278,7 @@ impl Held {
         // From the first poll on, the lease is no longer exclusive. Nobody is told what became of it by itself.
         self.recorder.begin(self.event(Op::Release)).end(Outcome::Info);
         let guard = self.guard.take().expect("there until it is released");
-        let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
-        event.key = Some(self.key.clone());
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now()).on(&self.key);
         event.ttl = Some(milliseconds(guard.lease().ttl()));
         (event.mode, event.only_tries, event.from) = (Mode::Shared, true, Some(self.token.clone()));
         let call = self.recorder.begin(event);
@@ -333,10 +303,8 @@ impl Held {
     pub async fn work<F: Future>(mut self, work: F) -> Result<F::Output, Error> {
         self.look();
         let worked = self.guard.take().expect("there until it is released").protect(work).await;
-        self.recorder.begin(self.event(Op::Release)).end(match &worked {
-            Ok(_) => Outcome::Info,
-            Err(error) => outcome(error),
-        });
+        let call = self.recorder.begin(self.event(Op::Release));
+        call.end(worked.as_ref().map_or_else(outcome, |_| Outcome::Info));
         worked
     }
 
@@ -382,10 +350,7 @@ impl Held {
     }
 
     fn event(&self, op: Op) -> Event {
-        let mut event = Event::new(self.process.as_str(), op, now());
-        event.key = Some(self.key.clone());
-        event.token = Some(self.token.clone());
-        event
+        Event::new(self.process.as_str(), op, now()).on(&self.key).of(&self.token)
     }
 
     /// Has it written down when the holder is told of a loss.
@@ -443,10 +408,11 @@ fn deadline(guard: &LockGuard) -> (f64, f64) {
 }
 
 /// What is known after an error.
-fn outcome(error: &Error) -> Outcome {
+pub(crate) fn outcome(error: &Error) -> Outcome {
     match error.kind() {
         ErrorKind::Busy
         | ErrorKind::Lost(_)
+        | ErrorKind::NotHeld
         | ErrorKind::Overloaded
         | ErrorKind::Invalid(_)
         | ErrorKind::NoManager
@@ -457,7 +423,6 @@ fn outcome(error: &Error) -> Outcome {
 }
 
 /// For how long a holder relies on a lease from the sending of its request on, in ms.
-#[must_use]
 pub fn validity(ttl: Duration) -> f64 {
     milliseconds(ttl) * 0.99 - 2.0
 }

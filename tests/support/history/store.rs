@@ -54,7 +54,6 @@ impl Register {
     }
 
     /// The name of the register of `key`.
-    #[must_use]
     pub fn name(key: &str) -> String {
         format!("{}{key}", Self::PREFIX)
     }

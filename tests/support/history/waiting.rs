@@ -3,7 +3,6 @@
 use super::{
     check::{Case, Rule, end},
     event::{Event, Outcome},
-    exclusion::enter,
     leases::{Key, Lease, Leases},
     mode::Mode,
     standstill::Standing,
@@ -19,24 +18,24 @@ use super::{
 ///
 /// A reader does not wait either while readers have the key, unless somebody else has or wants it: that one may come before it.
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
-    let mut waiters: Vec<Waiter> = Vec::new();
+    let mut waiters: Vec<Cover> = Vec::new();
     for lease in &key.leases {
-        waiters.push(Waiter { acquire: lease.acquire, from: lease.asked, to: lease.got });
+        waiters.push(Cover { acquire: lease.acquire, from: lease.asked, to: lease.got });
     }
     for attempt in key.attempts.iter().copied() {
         let event = case.event(attempt);
         let crash = all.crashes.after(&event.process, event.t_invoke);
         let to = end(event).min(crash.unwrap_or(f64::INFINITY)).min(all.end);
-        waiters.push(Waiter { acquire: attempt, from: event.t_invoke, to });
+        waiters.push(Cover { acquire: attempt, from: event.t_invoke, to });
     }
     waiters.retain(|waiter| {
         let event = case.event(waiter.acquire);
-        !event.only_tries && !event.several && !event.foreign && waiter.to - waiter.from > case.bound
+        !event.only_tries && !event.several && !event.foreign && waiter.to - waiter.from > case.checker.bound
     });
     waiters.sort_by(|a, b| a.from.total_cmp(&b.from));
 
     let told = judge(case, key, all, &waiters, &Covers::of(case, key, all), "surely free");
-    let is_reader = |waiter: &Waiter| case.event(waiter.acquire).mode == Mode::Shared;
+    let is_reader = |waiter: &Cover| case.event(waiter.acquire).mode == Mode::Shared;
     waiters.retain(|waiter| is_reader(waiter) && !told.contains(&waiter.acquire));
     if !waiters.is_empty() {
         judge(case, key, all, &waiters, &Covers::but_readers(case, key, all), "surely for readers alone");
@@ -48,12 +47,12 @@ fn judge(
     case: &mut Case<'_>,
     key: &Key<'_>,
     all: &Leases<'_>,
-    waiters: &[Waiter],
+    waiters: &[Cover],
     covers: &Covers,
     state: &str,
 ) -> Vec<usize> {
     let mut left_out = Vec::new();
-    let gaps = covers.gaps(case.bound, all.end);
+    let gaps = covers.gaps(case.checker.bound, all.end);
     let mut told = vec![false; gaps.len()];
     for waiter in waiters {
         let standing = case.history.standstills.of(&case.event(waiter.acquire).process);
@@ -82,7 +81,7 @@ fn judge(
     left_out
 }
 
-fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f64), state: &str) {
+fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Cover, (from, to): (f64, f64), state: &str) {
     let process = &case.event(waiter.acquire).process;
     let stood = case.history.standstills.of(process).stood(from, to);
     let message = || {
@@ -99,7 +98,7 @@ fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f
 /// excused.
 fn left_waiting(case: &Case<'_>, all: &Leases<'_>, standing: &Standing, span: (f64, f64)) -> Option<(f64, f64)> {
     let (mut from, to) = span;
-    let is_long = |from: f64, to: f64| to - from > case.bound && standing.ran(from, to) > case.bound;
+    let is_long = |from: f64, to: f64| to - from > case.checker.bound && standing.ran(from, to) > case.checker.bound;
     let first = all.faults.partition_point(|fault| fault.1 <= from);
     for fault in &all.faults[first..] {
         if fault.0 >= to {
@@ -113,13 +112,7 @@ fn left_waiting(case: &Case<'_>, all: &Leases<'_>, standing: &Standing, span: (f
     is_long(from, to).then_some((from, to))
 }
 
-struct Waiter {
-    acquire: usize,
-    from: f64,
-    to: f64,
-}
-
-/// When somebody can have had the key.
+/// When somebody waited for the key, or can have had it.
 #[derive(Clone, Copy)]
 struct Cover {
     acquire: usize,
@@ -237,6 +230,18 @@ impl Covers {
             free = free.max(from.map_or(end, |cover| cover.to));
         }
         gaps
+    }
+}
+
+/// Enters one among the two best.
+fn enter<T: Copy>(best: &mut [Option<T>; 2], one: T, better: impl Fn(T, T) -> bool) {
+    match *best {
+        [Some(first), _] if !better(one, first) => {
+            if best[1].is_none_or(|second| better(one, second)) {
+                best[1] = Some(one);
+            }
+        }
+        [first, _] => *best = [Some(one), first],
     }
 }
 

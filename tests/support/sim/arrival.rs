@@ -2,7 +2,10 @@
 
 use std::task::Waker;
 
-use lock_core::backend::{Answer, BackendError, Operation, Outcome};
+use lock_core::{
+    backend::{Answer, BackendError, Operation, Outcome},
+    key::LockKey,
+};
 
 use super::{
     link::{Arriving, Back, Command, Conn, Message, Request},
@@ -17,7 +20,7 @@ impl State {
     pub(super) fn arrive(&mut self, plan: &Plan, arriving: Arriving, wakers: &mut Vec<Waker>) {
         let at = match arriving {
             Arriving::There(conn, _) => Some(self.conns[conn].server),
-            Arriving::Foreign(_, server, _) => Some(server),
+            Arriving::Foreign(_, server, ..) => Some(server),
             _ => None,
         };
         if let Some(server) = at
@@ -37,10 +40,10 @@ impl State {
             }
             Arriving::Broken(conn) => self.arrive_broken(conn, wakers),
             Arriving::Closed(conn) => self.hang_up(plan, conn),
-            Arriving::Foreign(_, server, _) if self.servers[server].down => {}
-            Arriving::Foreign(id, server, command) => {
-                let server = if plan.store == Store::Slots { self.owner(command.key()) } else { server };
-                let done = self.obey(plan, server, command);
+            Arriving::Foreign(_, server, ..) if self.servers[server].down => {}
+            Arriving::Foreign(id, server, key, command) => {
+                let server = if plan.store == Store::Slots { self.owner(&key) } else { server };
+                let done = self.obey(plan, server, key, command);
                 let at = self.now + self.latency(plan);
                 self.later(at, Arriving::ForeignDone(id, done));
             }
@@ -56,7 +59,7 @@ impl State {
         let Conn { server, .. } = self.conns[conn];
         match message {
             _ if self.servers[server].down && !self.conns[conn].former => self.hang_up(plan, conn),
-            Message::Hello { channel, former } => {
+            Message::Hello(channel, former) => {
                 // One of another node has a number of its own there.
                 if let Some(former) = former.filter(|former| !self.conns[*former].former) {
                     self.hang_up(plan, former);
@@ -66,14 +69,14 @@ impl State {
                 self.conns[conn].channel = Some(channel);
                 self.answer(plan, conn, Back::Hello);
             }
-            Message::Batch { id, batch, begun } if self.conns[conn].there => {
+            Message::Batch(id, batch, begun) if self.conns[conn].there => {
                 let redirect = (plan.store == Store::Slots).then(|| self.redirect(conn, &batch)).flatten();
                 match redirect {
-                    Some(redirect) => self.answer(plan, conn, Back::Redirect(id, redirect)),
+                    Some(redirect) => self.answer(plan, conn, Back::Answer(id, Err(redirect))),
                     None => self.execute(plan, conn, id, &batch, begun),
                 }
             }
-            Message::Batch { .. } => {}
+            Message::Batch(..) => {}
         }
     }
 
@@ -97,29 +100,28 @@ impl State {
         let Executed { outcomes, pushes, mute } = executed;
         self.publish(plan, server, former, pushes);
         if !former {
-            self.note_taken(id, batch, &outcomes);
-            self.note_late(client, batch, &outcomes);
+            self.note_taken(id, client, batch, &outcomes);
         }
         let mut answer = Answer::new(outcomes);
         answer.calls_refused = mute;
         answer.time = Some(wall);
-        self.answer(plan, conn, Back::Answer(id, answer));
+        self.answer(plan, conn, Back::Answer(id, Ok(answer)));
     }
 
-    /// Writes down which free keys a request has taken.
-    fn note_taken(&mut self, id: usize, batch: &[Operation], outcomes: &[Result<Outcome, BackendError>]) {
+    /// Writes down which free keys a request has taken, and which after the releases of their tokens. If its client is dead, nobody
+    /// releases those once more, so they are busy until they expire.
+    fn note_taken(
+        &mut self,
+        id: usize,
+        client: usize,
+        batch: &[Operation],
+        outcomes: &[Result<Outcome, BackendError>],
+    ) {
         for (operation, outcome) in batch.iter().zip(outcomes) {
             if let (Operation::Acquire(acquire), Ok(Outcome::Held { was_free: true, .. })) = (operation, outcome) {
                 let at = self.moment();
                 self.journal.takes(id, acquire.key.clone(), acquire.token, at);
             }
-        }
-    }
-
-    /// Records keys that are taken by requests which come after the releases of their tokens. If their client is dead,
-    /// nobody releases them once more, so they are busy until they expire.
-    fn note_late(&mut self, client: usize, batch: &[Operation], outcomes: &[Result<Outcome, BackendError>]) {
-        for (operation, outcome) in batch.iter().zip(outcomes) {
             match (operation, outcome) {
                 (Operation::Release(release), Ok(_)) => {
                     self.released.insert(release.token.reveal());
@@ -154,12 +156,12 @@ impl State {
                 continue;
             }
             let key = acquire.key.clone();
-            let command = if self.dice.below(2) == 0 { Command::Delete { key } } else { Command::Force { key } };
+            let command = if self.dice.below(2) == 0 { Command::Delete } else { Command::Force };
             let id = self.requests.len();
             self.requests.push(Request::default());
-            self.log(|| format!("#{id} comes between: {command:?}"));
+            self.log(|| format!("#{id} comes between: {command:?} of {key}"));
             let at = self.now + self.dice.below(2 * plan.latency.1);
-            self.later(at, Arriving::Foreign(id, server, command));
+            self.later(at, Arriving::Foreign(id, server, key, command));
             nemesis::excuse_loss_of(self, plan);
         }
     }
@@ -168,7 +170,7 @@ impl State {
     fn publish(&mut self, plan: &Plan, server: usize, former: bool, pushes: Vec<Push>) {
         let wall = self.wall(server);
         self.take_notes(server, former);
-        for Push { channel, grant } in pushes {
+        for (channel, grant) in pushes {
             self.log(|| format!("node {server} grants {} at its {} ms", name(grant.token), wall / 1_000));
             for conn in 0..self.conns.len() {
                 let to = &self.conns[conn];
@@ -188,13 +190,7 @@ impl State {
             Back::Answer(id, answer) => {
                 self.conns[conn].outstanding.retain(|request| *request != id);
                 let request = &mut self.requests[id];
-                request.done = Some(Some(Ok(answer)));
-                wakers.extend(request.waker.take());
-            }
-            Back::Redirect(id, redirect) => {
-                self.conns[conn].outstanding.retain(|request| *request != id);
-                let request = &mut self.requests[id];
-                request.done = Some(Some(Err(redirect)));
+                request.done = Some(Some(answer));
                 wakers.extend(request.waker.take());
             }
             Back::Grant(grant) => {
@@ -210,7 +206,8 @@ impl State {
         }
         let client = self.conns[conn].client;
         self.log(|| format!("c{client} sees connection {conn} broken"));
-        self.excuse_silence(conn);
+        // The answer to a grant may be lost with the connection; then the key is free when its time is over.
+        self.links[client].unanswered.clear();
         for id in std::mem::take(&mut self.conns[conn].outstanding) {
             self.requests[id].done = Some(None);
             wakers.extend(self.requests[id].waker.take());
@@ -221,23 +218,23 @@ impl State {
     }
 
     /// Does what a client of another library says, or somebody who should not.
-    fn obey(&mut self, plan: &Plan, server: usize, command: Command) -> bool {
+    fn obey(&mut self, plan: &Plan, server: usize, key: LockKey, command: Command) -> bool {
         let wall = self.wall(server);
+        if matches!(command, Command::Delete | Command::Force) {
+            self.mark(Some(key.as_str().to_owned()));
+        }
+        let node = &mut self.servers[server].node;
         match command {
-            Command::SetNx { key, value, ttl } => {
-                let set = self.servers[server].node.set_foreign(&key, value, ttl, wall);
+            Command::SetNx(value, ttl) => {
+                let set = node.set_foreign(&key, value, ttl, wall);
                 self.take_notes(server, false);
                 set
             }
-            Command::DeleteIf { key, value } => self.servers[server].node.delete_foreign(&key, value, wall),
-            Command::Delete { key } => {
-                self.mark(Some(key.as_str().to_owned()));
-                self.servers[server].node.delete(&key)
-            }
-            Command::Force { key } => {
-                self.mark(Some(key.as_str().to_owned()));
-                let force = Operation::Force { key, foreign: false };
-                let Executed { outcomes, pushes, .. } = self.servers[server].node.execute(&[force], wall, None);
+            Command::DeleteIf(value) => node.delete_foreign(&key, value, wall),
+            Command::Delete => node.delete(&key),
+            Command::Force => {
+                let Executed { outcomes, pushes, .. } =
+                    node.execute(&[Operation::Force { key, foreign: false }], wall, None);
                 self.publish(plan, server, false, pushes);
                 outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Released)))
             }
@@ -245,12 +242,12 @@ impl State {
     }
 
     /// Sends a command of another library to a node, and returns its number.
-    pub(super) fn command(&mut self, plan: &Plan, server: usize, command: Command) -> usize {
+    pub(super) fn command(&mut self, plan: &Plan, server: usize, key: LockKey, command: Command) -> usize {
         let id = self.requests.len();
         self.requests.push(Request::default());
-        self.log(|| format!("foreign #{id}: {command:?}"));
+        self.log(|| format!("foreign #{id}: {command:?} of {key}"));
         let at = self.now + self.latency(plan);
-        self.later(at, Arriving::Foreign(id, server, command));
+        self.later(at, Arriving::Foreign(id, server, key, command));
         id
     }
 }

@@ -6,7 +6,6 @@ mod shares;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use lock_core::{
@@ -15,7 +14,7 @@ use lock_core::{
 };
 
 use self::shares::Account;
-use super::node::Holder;
+use super::node::{Holder, ms as millis};
 
 /// Who waits for which key, in the order of coming.
 #[derive(Clone, Debug, Default)]
@@ -320,10 +319,6 @@ impl Audit {
             self.breaches.push(("kept-too-long", message));
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Waiter {

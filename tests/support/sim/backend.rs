@@ -135,7 +135,10 @@ impl SimBackend {
                 Err(Unanswered::Broken) => (unanswered, after) = (true, epoch),
                 Err(Unanswered::Redirected(redirect)) => {
                     *redirected = true;
-                    self.follow(redirect, slot).await;
+                    match (redirect, slot) {
+                        (Redirect::Moved(to), Some(slot)) => world.state().learn(self.client, slot, to),
+                        _ => self.pause(ASKED_AGAIN).await,
+                    }
                 }
                 Err(Unanswered::Silent) => {
                     // As `connector.rs`: a request that had little time left says nothing about the connection.
@@ -226,7 +229,13 @@ impl SimBackend {
                 let pause = longest / 2 + world.state().dice.below(longest / 2 + 1);
                 self.pause(Duration::from_micros(pause)).await;
             }
-            let Some(conn) = self.open(&calls, former) else { return };
+            let conn = {
+                let mut state = world.state();
+                if state.links[self.client].dead {
+                    return;
+                }
+                state.open(&world.plan, (self.client, self.server), calls.channel(), former)
+            };
             if !self.greeted(conn).await {
                 world.replace(conn);
                 self.pause(pause_after(failures)).await;
@@ -267,20 +276,6 @@ impl SimBackend {
         !self.world.plan.has_slots() || state.links[self.client].ways.iter().all(|way| way.up.is_some())
     }
 
-    /// Records where a slot is now, or waits for the end of its move.
-    async fn follow(&self, redirect: Redirect, slot: Option<usize>) {
-        match (redirect, slot) {
-            (Redirect::Moved(to), Some(slot)) => self.world.state().learn(self.client, slot, to),
-            _ => self.pause(ASKED_AGAIN).await,
-        }
-    }
-
-    fn open(&self, calls: &Calls, former: Option<usize>) -> Option<usize> {
-        let mut state = self.world.state();
-        let alive = !state.links[self.client].dead;
-        alive.then(|| state.open(&self.world.plan, (self.client, self.server), calls.channel(), former))
-    }
-
     async fn greeted(&self, conn: usize) -> bool {
         let mut timer = self.world.sleep(self.world.plan.limit);
         poll_fn(|cx| {
@@ -301,13 +296,9 @@ impl SimBackend {
     }
 
     async fn pause(&self, duration: Duration) {
-        let mut timer = self.world.sleep(duration);
-        poll_fn(|cx| match self.world.state().links[self.client].engine.lets_pass(cx) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
-        poll_fn(|cx| Pin::new(&mut timer).poll(cx)).await;
+        let timer = self.world.sleep(duration);
+        self.world.engine_runs(self.client).await;
+        timer.await;
     }
 
     /// Passes calls on, and sees to it that the connection answers, for as long as it is in use.

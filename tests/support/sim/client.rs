@@ -14,7 +14,7 @@ use lock_core::{Error, ErrorKind, Lease, LockManager, LossReason};
 pub(super) use self::task::of_several;
 pub(super) use self::task::{LONGEST_EXTEND, Task};
 use super::{
-    clock::InTask,
+    clock::in_task,
     world::{World, micros, ms},
 };
 use crate::{
@@ -64,15 +64,12 @@ impl Watched {
 impl Client {
     /// Has its tasks begin.
     pub(super) fn begin(&self, dice: &mut Dice) -> Vec<tokio::task::JoinHandle<()>> {
-        (0..self.world.plan.tasks).map(|task| self.spawn(self.task(&format!("t{task}"), dice.split()).work())).collect()
-    }
-
-    pub(super) fn task(&self, name: &str, dice: Dice) -> Task {
-        Task::new(self, name, dice)
+        let tasks = (0..self.world.plan.tasks).map(|task| Task::new(self, &format!("t{task}"), dice.split()));
+        tasks.map(|task| self.spawn(task.work())).collect()
     }
 
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
-        tokio::spawn(InTask { world: Arc::clone(&self.world), client: self.number, inner: Box::pin(future) })
+        tokio::spawn(in_task(Arc::clone(&self.world), self.number, future))
     }
 
     /// Writes down what has become of the deadlines.
@@ -106,10 +103,7 @@ impl Client {
             let asked = if is_raised { watched.last.min(sent).max(watched.got) } else { watched.last };
             watched.moved += 1;
             let name = format!("c{}/r{index}.{}", self.number, watched.moved);
-            let mut event = Event::new(name, Op::Extend, asked);
-            event.key = Some(watched.key.clone());
-            event.token = Some(watched.token.clone());
-            event.t_return = Some(at);
+            let mut event = Event::new(name, Op::Extend, asked).on(&watched.key).of(&watched.token).until(at);
             event.deadline = Some(ms(deadline));
             if deadline < watched.deadline {
                 event.result = Outcome::Fail; // its clock leapt

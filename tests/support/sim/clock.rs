@@ -2,8 +2,7 @@
 
 use std::{
     cell::Cell,
-    future::Future,
-    pin::Pin,
+    future::{Future, poll_fn},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -11,7 +10,7 @@ use std::{
 
 use lock_core::clock::{Clock, Moment, Sleep};
 
-use super::world::{Timer, World, micros};
+use super::world::{World, micros};
 
 /// The clock of one client. It runs at a rate of its own, and may leap.
 #[derive(Debug)]
@@ -35,32 +34,25 @@ impl Clock for SimClock {
         let length = u64::try_from(own / i128::from(1_000_000 + rate)).unwrap_or(0) + 1;
         // In the task of a client it is the task that is held up, else the engine.
         let gated = !IN_TASK.get();
-        let timer = self.world.sleep(Duration::from_micros(length));
-        Box::pin(SimSleep { timer, world: Arc::clone(&self.world), client: self.client, gated })
+        let (timer, world, client) =
+            (self.world.sleep(Duration::from_micros(length)), Arc::clone(&self.world), self.client);
+        Box::pin(async move {
+            timer.await;
+            if gated {
+                world.engine_runs(client).await;
+            }
+        })
     }
 }
 
 /// Further ahead than any schedule goes.
 const FAR: Duration = Duration::from_secs(1 << 30);
 
-struct SimSleep {
-    timer: Timer,
-    world: Arc<World>,
-    client: usize,
-    gated: bool,
-}
-
-impl Future for SimSleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if Pin::new(&mut self.timer).poll(cx).is_pending() {
-            return Poll::Pending;
-        }
-        if self.gated && !self.world.state().links[self.client].engine.lets_pass(cx) {
-            return Poll::Pending;
-        }
-        Poll::Ready(())
+impl World {
+    /// Waits until the engine of a client may run.
+    pub(super) async fn engine_runs(&self, client: usize) {
+        let passes = |cx: &Context<'_>| self.state().links[client].engine.lets_pass(cx);
+        poll_fn(|cx| if passes(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }
 
@@ -69,22 +61,19 @@ thread_local! {
 }
 
 /// A task of a client: it does not run while the client is stopped.
-pub(super) struct InTask<F> {
-    pub(super) world: Arc<World>,
-    pub(super) client: usize,
-    pub(super) inner: Pin<Box<F>>,
-}
-
-impl<F: Future<Output = ()>> Future for InTask<F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.world.state().links[self.client].tasks.lets_pass(cx) {
+pub(super) fn in_task(
+    world: Arc<World>,
+    client: usize,
+    task: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = ()> + Send + 'static {
+    let mut task = Box::pin(task);
+    poll_fn(move |cx| {
+        if !world.state().links[client].tasks.lets_pass(cx) {
             return Poll::Pending;
         }
         let before = IN_TASK.replace(true);
-        let polled = self.inner.as_mut().poll(cx);
+        let polled = task.as_mut().poll(cx);
         IN_TASK.set(before);
         polled
-    }
+    })
 }

@@ -7,7 +7,7 @@ use lock_core::backend::Operation;
 use super::{
     link::Conn,
     nemesis::{Strike, excuse, excuse_loss},
-    node::{Copied, Node, Refuses},
+    node::{Node, Refuses},
     plan::Plan,
     world::{PASSED_ON, State},
 };
@@ -29,7 +29,9 @@ impl Strike<'_> {
             world.sleep(dice.between(Duration::ZERO, pause)).await;
             if dice.below(2) == 0 {
                 // It learns that it is a replica now before it closes its connections.
-                world.state().demote_former(server);
+                if let Some(former) = &mut world.state().servers[server].former {
+                    former.refuses = Refuses::Writes;
+                }
                 world.sleep(dice.between(Duration::ZERO, pause)).await;
             }
         }
@@ -41,7 +43,7 @@ impl Strike<'_> {
 
 impl State {
     /// Puts a copy in the place of a node. If that is `split` from some of its clients, it goes on answering them.
-    fn take_over(&mut self, plan: &Plan, server: usize, (copied, since): (Copied, f64), split: bool) {
+    fn take_over(&mut self, plan: &Plan, server: usize, (copied, since): (Node, f64), split: bool) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].there && self.conns[conn].server == server {
                 match split && self.dice.below(2) == 0 {
@@ -59,12 +61,6 @@ impl State {
             self.servers[server].node.drop_strangers();
         }
         self.journal.fails_over(server, since, at);
-    }
-
-    fn demote_former(&mut self, server: usize) {
-        if let Some(former) = &mut self.servers[server].former {
-            former.refuses = Refuses::Writes;
-        }
     }
 
     /// The former node closes what connections it has left.

@@ -26,15 +26,14 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
         let name = format!("k{}", dice.below(world.plan.keys as u64));
         let key = LockKey::new(&name).expect("a sound key");
         let ttl = micros(world.plan.ttls[1]) / 1_000;
-        let mut event = Event::new("foreign", Op::Acquire, world.moment());
-        event.key = Some(name.clone());
+        let token = format!("foreign-{round}");
+        let mut event = Event::new("foreign", Op::Acquire, world.moment()).on(&name).of(&token);
         event.foreign = true;
         event.ttl = Some(ttl as f64);
-        event.token = Some(format!("foreign-{round}"));
         let until = world.now() + dice.below(1_000_000);
         let (sent, set) = loop {
             let sent = world.moment();
-            let set = say(&world, Command::SetNx { key: key.clone(), value: round, ttl }).await;
+            let set = say(&world, key.clone(), Command::SetNx(round, ttl)).await;
             if set != Some(false) || world.now() > until {
                 break (sent, set);
             }
@@ -42,33 +41,23 @@ pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
         };
         event.t_return = Some(world.moment());
         event.deadline = Some(sent + ttl as f64);
-        event.result = result(set);
+        event.result = Outcome::of(set);
         world.state().note(event);
         if set != Some(true) {
             continue;
         }
         world.sleep(Duration::from_micros(dice.below(ttl * 500))).await;
-        let mut event = Event::new("foreign", Op::Release, world.moment());
-        event.key = Some(name);
-        event.token = Some(format!("foreign-{round}"));
-        let deleted = say(&world, Command::DeleteIf { key, value: round }).await;
+        let mut event = Event::new("foreign", Op::Release, world.moment()).on(&name).of(&token);
+        let deleted = say(&world, key, Command::DeleteIf(round)).await;
         event.t_return = Some(world.moment());
-        event.result = result(deleted);
+        event.result = Outcome::of(deleted);
         world.state().note(event);
     }
 }
 
-fn result(done: Option<bool>) -> Outcome {
-    match done {
-        Some(true) => Outcome::Ok,
-        Some(false) => Outcome::Fail,
-        None => Outcome::Info,
-    }
-}
-
 /// The answer; none where there is none within a second.
-async fn say(world: &Arc<World>, command: Command) -> Option<bool> {
-    let id = world.state().command(&world.plan, 0, command);
+async fn say(world: &Arc<World>, key: LockKey, command: Command) -> Option<bool> {
+    let id = world.state().command(&world.plan, 0, key, command);
     let mut limit = world.sleep(Duration::from_secs(1));
     poll_fn(|cx| {
         let mut state = world.state();

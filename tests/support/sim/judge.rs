@@ -80,9 +80,7 @@ pub(super) fn check_leftovers(world: &World) {
         all.extend(node.leftovers(state.wall(server)).map(|(key, entry, left)| (key.clone(), entry, left)));
     }
     for (key, entry, left) in all {
-        let mut event = Event::new("nemesis", Op::Leftover, now);
-        event.t_return = Some(now);
-        event.key = Some(key.as_str().to_owned());
+        let mut event = Event::new("nemesis", Op::Leftover, now).until(now).on(key.as_str());
         event.foreign = matches!(entry.holder, Holder::Foreign(_));
         event.pttl = Some(left as f64);
         state.note(event);
@@ -118,20 +116,14 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
     }
     // A clock that was set back keeps keys for longer.
     bound += Duration::from_micros(state.behind());
-    let mut checker =
-        Checker::new().bound(bound).failed_over(state.journal.has_failovers()).of_quorum(world.plan.store.is_quorum());
-    for mark in &state.marks {
-        checker = checker.mark(mark.clone());
-    }
+    let (failed_over, of_quorum) = (state.journal.has_failovers(), world.plan.store.is_quorum());
+    let marks = state.marks.clone();
+    let mut checker = Checker { marks, failed_over, of_quorum, ..Checker::new().bound(bound) };
     let history: History = std::mem::take(&mut state.history).into_iter().collect();
-    for undone in state.journal.undone(history.events()) {
-        checker = checker.undone(undone);
-    }
+    checker.undone = state.journal.undone(history.events());
     if !world.plan.store.is_quorum() && !state.marks.is_empty() {
         // What one node of several does late is no lease.
-        for again in state.journal.taken_again(history.events()) {
-            checker = checker.taken_again(again);
-        }
+        checker.taken_again = state.journal.taken_again(history.events());
     }
     let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).count();
     let mut breaches: Vec<_> =

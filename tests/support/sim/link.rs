@@ -48,6 +48,14 @@ pub(super) struct Link {
     pub(super) cut_short: usize,
 }
 
+impl Link {
+    /// Those of the engine and of the tasks, as asked for.
+    pub(super) fn gates(&mut self, engine: bool, tasks: bool) -> impl Iterator<Item = &mut Gate> {
+        let gates = [(engine, &mut self.engine), (tasks, &mut self.tasks)];
+        gates.into_iter().filter_map(|(wanted, gate)| wanted.then_some(gate))
+    }
+}
+
 /// What a client has of one node.
 #[derive(Debug, Default)]
 pub(super) struct Way {
@@ -92,7 +100,7 @@ impl Gate {
 }
 
 /// A connection, with its two ends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Conn {
     pub(super) client: usize,
     pub(super) server: usize,
@@ -134,58 +142,34 @@ pub(super) enum Arriving {
     /// The node does.
     Closed(usize),
     /// A command of another library at a node; its answer at the sender.
-    Foreign(usize, usize, Command),
+    Foreign(usize, usize, LockKey, Command),
     ForeignDone(usize, bool),
 }
 
 #[derive(Debug)]
 pub(super) enum Message {
-    Hello {
-        channel: Arc<str>,
-        former: Option<usize>,
-    },
-    /// A request, and when its sender began it by its own clock.
-    Batch {
-        id: usize,
-        batch: Vec<Operation>,
-        begun: u64,
-    },
+    /// The channel of a client, and its former connection.
+    Hello(Arc<str>, Option<usize>),
+    /// A request, its number, and when its sender began it by its own clock.
+    Batch(usize, Vec<Operation>, u64),
 }
 
 #[derive(Debug)]
 pub(super) enum Back {
     Hello,
-    Answer(usize, Answer),
-    Redirect(usize, Redirect),
+    Answer(usize, Result<Answer, Redirect>),
     Grant(Grant),
 }
 
-/// What another library's client says.
+/// What another library's client says of a key.
 #[derive(Debug)]
 pub(super) enum Command {
-    SetNx {
-        key: LockKey,
-        value: u64,
-        ttl: u64,
-    },
-    DeleteIf {
-        key: LockKey,
-        value: u64,
-    },
+    /// With a value and a ttl in ms.
+    SetNx(u64, u64),
+    /// If it has this value.
+    DeleteIf(u64),
     /// By somebody who should not.
-    Delete {
-        key: LockKey,
-    },
+    Delete,
     /// A release by force.
-    Force {
-        key: LockKey,
-    },
-}
-
-impl Command {
-    pub(super) fn key(&self) -> &LockKey {
-        match self {
-            Self::SetNx { key, .. } | Self::DeleteIf { key, .. } | Self::Delete { key } | Self::Force { key } => key,
-        }
-    }
+    Force,
 }

@@ -92,10 +92,10 @@ mod node;
 mod order;
 mod plan;
 mod report;
-#[cfg(test)]
-mod scenarios;
 mod shutdown;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod watched;
 mod world;
 
@@ -140,13 +140,12 @@ struct Member {
 }
 
 /// Runs the schedule of a seed on a store and judges it. `logs` has everything written down, which takes longer.
-#[must_use]
 pub fn run_on(store: Store, seed: u64, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice, store);
     let of_world = dice.split();
-    let mut server = || Server::new(Node::new().judged_by(&plan), plan.apart(&mut dice));
-    let mut servers: Vec<_> = (0..store.nodes()).map(|_| server()).collect();
+    let mut one = || Server { node: Node::new().judged_by(&plan), ahead: plan.apart(&mut dice), ..Server::default() };
+    let mut servers: Vec<_> = (0..store.nodes()).map(|_| one()).collect();
     if plan.has_slots() {
         slots::deal(&mut servers, plan.keys);
     }
@@ -271,21 +270,16 @@ impl Stage {
         };
         let backend = |server| SimBackend { world: Arc::clone(world), client: number, server };
         let clock = Arc::new(SimClock { world: Arc::clone(world), client: number });
-        let builder = match world.plan.store {
-            Store::Single | Store::Replicated | Store::Modes => {
-                LockManager::builder().backend(Watched { inner: backend(0), world: Arc::clone(world), client: number })
-            }
-            Store::Slots => {
-                let inner = SlotBackend { nodes: (0..world.plan.store.nodes()).map(backend).collect() };
-                LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number })
-            }
+        let nodes = 0..world.plan.store.nodes();
+        let inner: Arc<dyn Backend> = match world.plan.store {
+            Store::Single | Store::Replicated | Store::Modes => Arc::new(backend(0)),
+            Store::Slots => Arc::new(SlotBackend { nodes: nodes.map(backend).collect() }),
             Store::Quorum | Store::ModesOfQuorum => {
-                let backends =
-                    (0..world.plan.store.nodes()).map(|server| Arc::new(backend(server)) as Arc<dyn Backend>);
-                let inner = QuorumBackend::new(backends).expect("enough nodes");
-                LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number })
+                let nodes = nodes.map(|server| Arc::new(backend(server)) as Arc<dyn Backend>);
+                Arc::new(QuorumBackend::new(nodes).expect("enough nodes"))
             }
         };
+        let builder = LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number });
         let manager = builder.clock(clock).__seed(dice.below(u64::MAX)).build().expect("the options are sound");
         let client = Client { world: Arc::clone(world), number, manager, watched: Arc::default() };
         let tasks = client.begin(dice);

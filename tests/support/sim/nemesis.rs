@@ -7,7 +7,7 @@ use lock_core::key::LockKey;
 use super::{
     Stage,
     client::LONGEST_EXTEND,
-    link::Command,
+    link::{Command, Gate},
     node::Refuses,
     plan::{Plan, Trouble},
     world::{State, World, micros},
@@ -63,8 +63,8 @@ impl<'a> Strike<'a> {
             Trouble::ClockBack => self.set_clock(-1),
             Trouble::Failover => self.fail_over().await,
             Trouble::Replica => self.make_replica().await,
-            Trouble::OutOfMemory => self.refuse(Refuses::Memory).await,
-            Trouble::NoNumbers => self.refuse(Refuses::Numbers).await,
+            Trouble::OutOfMemory => self.refuse(Refuses::Memory, false).await,
+            Trouble::NoNumbers => self.refuse(Refuses::Numbers, false).await,
             Trouble::Mute => self.mute().await,
             Trouble::Flush => {
                 self.forget();
@@ -128,21 +128,18 @@ impl<'a> Strike<'a> {
 
     async fn make_replica(self) {
         // What it had is lost if it comes to copying the other one.
-        let copies = self.dice.below(2) == 0;
-        self.world.state().servers[self.server].node.refuses = Refuses::Writes;
+        let (copies, world) = (self.dice.below(2) == 0, self.world);
+        self.refuse(Refuses::Writes, copies).await;
         if copies {
-            self.forget();
-        }
-        self.world.sleep(self.pause).await;
-        self.world.state().servers[self.server].node.refuses = Refuses::Nothing;
-        excuse(self.world, self.from);
-        if copies {
-            excuse_loss(self.world);
+            excuse_loss(world);
         }
     }
 
-    async fn refuse(self, refuses: Refuses) {
+    async fn refuse(self, refuses: Refuses, forgets: bool) {
         self.world.state().servers[self.server].node.refuses = refuses;
+        if forgets {
+            self.forget();
+        }
         self.world.sleep(self.pause).await;
         self.world.state().servers[self.server].node.refuses = Refuses::Nothing;
         excuse(self.world, self.from);
@@ -157,7 +154,7 @@ impl<'a> Strike<'a> {
 
     fn delete(mut self) {
         let key = self.some_key();
-        self.world.state().command(&self.world.plan, self.server, Command::Delete { key });
+        self.world.state().command(&self.world.plan, self.server, key, Command::Delete);
         excuse_loss(self.world);
     }
 
@@ -195,28 +192,13 @@ impl<'a> Strike<'a> {
     async fn starve(self, engine: bool, tasks: bool) {
         let Some(number) = self.stage.pick(self.dice) else { return };
         self.stage.look(number);
-        {
-            let link = &mut self.world.state().links[number];
-            if engine {
-                link.engine.close();
-            }
-            if tasks {
-                link.tasks.close();
-            }
-            link.disturbed = u64::MAX;
+        for gate in self.world.state().links[number].gates(engine, tasks) {
+            gate.close();
         }
+        self.world.state().links[number].disturbed = u64::MAX;
         self.world.sleep(self.pause).await;
-        let mut wakers = Vec::new();
-        {
-            let link = &mut self.world.state().links[number];
-            if engine {
-                wakers.extend(link.engine.open());
-            }
-            if tasks {
-                wakers.extend(link.tasks.open());
-            }
-            link.disturbed = self.from + u64::try_from(self.pause.as_micros()).unwrap_or(0);
-        }
+        let wakers: Vec<_> = self.world.state().links[number].gates(engine, tasks).flat_map(Gate::open).collect();
+        self.world.state().links[number].disturbed = self.from + micros(self.pause);
         wakers.into_iter().for_each(std::task::Waker::wake);
         excuse(self.world, self.from);
     }
@@ -225,7 +207,7 @@ impl<'a> Strike<'a> {
         let Some(number) = self.stage.pick(self.dice) else { return };
         {
             let link = &mut self.world.state().links[number];
-            link.leapt += u64::try_from(self.pause.as_micros()).unwrap_or(0);
+            link.leapt += micros(self.pause);
             link.disturbed = self.from + 300_000;
         }
         self.stage.look(number);

@@ -26,22 +26,10 @@ impl State {
         former: Option<usize>,
     ) -> usize {
         let conn = self.conns.len();
-        self.conns.push(Conn {
-            client,
-            server,
-            channel: None,
-            here: true,
-            there: false,
-            former: false,
-            hole: false,
-            last_there: 0,
-            last_here: 0,
-            outstanding: Vec::new(),
-            greeted: false,
-        });
+        self.conns.push(Conn { client, server, here: true, ..Conn::default() });
         self.links[client].channel = Some(Arc::clone(channel));
         let former = former.filter(|_| plan.kills);
-        self.send(plan, conn, Message::Hello { channel: Arc::clone(channel), former });
+        self.send(plan, conn, Message::Hello(Arc::clone(channel), former));
         conn
     }
 
@@ -61,7 +49,7 @@ impl State {
         }
         if self.conns[conn].here {
             self.conns[conn].outstanding.push(id);
-            self.send(plan, conn, Message::Batch { id, batch, begun });
+            self.send(plan, conn, Message::Batch(id, batch, begun));
         } else {
             self.requests[id].done = Some(None);
         }
@@ -70,7 +58,7 @@ impl State {
 
     fn send(&mut self, plan: &Plan, conn: usize, message: Message) {
         let mut at = (self.now + self.latency(plan)).max(self.conns[conn].last_there + 1);
-        if matches!(message, Message::Hello { .. }) && self.faults {
+        if matches!(message, Message::Hello(..)) && self.faults {
             at += self.dice.below(plan.greeting * 1_000);
         }
         if self.conns[conn].hole {
@@ -106,7 +94,7 @@ impl State {
             self.tell_again(plan, conn, grant.clone(), at);
         }
         let (cut, lost) = match back {
-            Back::Answer(..) | Back::Redirect(..) => (self.is_unlucky(plan.cut), false),
+            Back::Answer(..) => (self.is_unlucky(plan.cut), false),
             Back::Grant(..) => (false, self.is_unlucky(plan.deaf)),
             Back::Hello => (false, false),
         };
@@ -170,7 +158,8 @@ impl State {
 
     /// The client gives a connection up; the node may keep it for a while, and executes what is on its way.
     pub(super) fn give_up(&mut self, plan: &Plan, conn: usize, wakers: &mut Vec<Waker>) {
-        self.excuse_silence(conn);
+        // The answer to a grant may be lost with the connection; then the key is free when its time is over.
+        self.links[self.conns[conn].client].unanswered.clear();
         let way = self.way(conn);
         if way.up == Some(conn) {
             way.up = None;
@@ -178,12 +167,6 @@ impl State {
         }
         let at = self.now + 1 + self.dice.below(plan.half_open);
         self.later(at, Arriving::Closed(conn));
-    }
-
-    /// The answer to a grant may be lost with the connection of a client; then the key is free when its time is over.
-    pub(super) fn excuse_silence(&mut self, conn: usize) {
-        let Conn { client, .. } = self.conns[conn];
-        self.links[client].unanswered.clear();
     }
 
     /// What the client of a connection has of its node.

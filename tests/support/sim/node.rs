@@ -23,7 +23,6 @@ use lock_core::{
     key::LockKey,
 };
 
-pub(super) use self::copy::Copied;
 pub(super) use self::{refusal::Refuses, slot::Redirect};
 use super::{audit::Audit, plan::Plan};
 
@@ -62,11 +61,7 @@ pub(super) struct Note {
 }
 
 /// A message to a channel.
-#[derive(Clone, Debug)]
-pub(super) struct Push {
-    pub(super) channel: Arc<str>,
-    pub(super) grant: Grant,
-}
+pub(super) type Push = (Arc<str>, Grant);
 
 /// One server.
 #[derive(Debug)]
@@ -116,7 +111,6 @@ impl Default for Node {
 
 impl Node {
     /// An empty one.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             store: Store::new(Duration::from_millis(1)),
@@ -161,7 +155,7 @@ impl Node {
     /// Executes a batch at `micros` by its own clock. Returns the answers, and what was told to whom.
     pub fn call(&mut self, batch: &[Operation], micros: u64) -> (Vec<Reply>, Vec<(Arc<str>, Grant)>) {
         let Executed { outcomes, pushes, .. } = self.execute(batch, micros, None);
-        (outcomes, pushes.into_iter().map(|Push { channel, grant }| (channel, grant)).collect())
+        (outcomes, pushes)
     }
 
     /// Executes a batch at `micros` by its own clock. `sender` is who sent it, and how long ago it was begun
@@ -277,6 +271,6 @@ fn setter(sender: Option<(usize, u64)>, ttl: Duration) -> Option<usize> {
     sender.filter(|(_, age)| *age < ms(ttl).min(1_000)).map(|(client, _)| client)
 }
 
-fn ms(duration: Duration) -> u64 {
+pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

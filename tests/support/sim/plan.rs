@@ -237,36 +237,6 @@ impl Plan {
         }
     }
 
-    /// One client that does nothing by itself, and a node at which nothing breaks: for what a scenario does with them.
-    #[cfg(test)]
-    pub(super) fn empty(ttl: Duration) -> Self {
-        let plan = Self::draw(&mut Dice::seeded(0), Store::Single);
-        Self {
-            clients: 1,
-            tasks: 0,
-            keys: 1,
-            hot: false,
-            ttls: [ttl; 2],
-            latency: (1_000, 1_001),
-            limit: Duration::from_millis(500),
-            late: 0,
-            hole: 0,
-            reset: 0,
-            cut: 0,
-            deaf: 0,
-            doubled: 0,
-            belated: 0,
-            greeting: 0,
-            drift: false,
-            troubles: Vec::new(),
-            asides: false,
-            shutdowns: 0,
-            odd: 0,
-            foreign: false,
-            ..plan
-        }
-    }
-
     /// How far the clock of a node is from the true time at first, in µs.
     pub(super) fn apart(&self, dice: &mut Dice) -> i64 {
         let half = i64::try_from(self.apart / 2).unwrap_or(0);

@@ -21,7 +21,6 @@ pub struct Report {
 
 impl Report {
     /// Says of a schedule that breaks a rule how to repeat it, its last events, and the rules. Runs it once more.
-    #[must_use]
     pub fn tell(&self, lines: usize) -> String {
         let again = run_on(self.store, self.seed, true);
         let last = &again.log[again.log.len().saturating_sub(lines)..];

@@ -7,7 +7,12 @@ use std::{
 
 use lock_core::ErrorKind;
 
-use super::{Stage, client::Client, judge::check_ghosts, world::micros};
+use super::{
+    Stage,
+    client::{Client, Task},
+    judge::check_ghosts,
+    world::micros,
+};
 use crate::Dice;
 
 /// Has a manager shut down every now and then, until the faults are over.
@@ -36,7 +41,7 @@ async fn end(stage: Arc<Stage>, client: Client, mut dice: Dice) {
     world.state().links[client.number].ends = Some(begun + micros(grace) - micros(grace) / 100);
     let mut aside = false;
     let cut = match dice.below(4) {
-        0 => client.task("end", dice.split()).cut(client.manager.shutdown(grace), &mut aside).await,
+        0 => Task::new(&client, "end", dice.split()).cut(client.manager.shutdown(grace), &mut aside).await,
         _ => Some(client.manager.shutdown(grace).await),
     };
     if cut.is_none() {

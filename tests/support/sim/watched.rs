@@ -12,13 +12,13 @@ use super::world::World;
 
 /// What a client's engine is given: one node or several.
 #[derive(Debug)]
-pub(super) struct Watched<B> {
-    pub(super) inner: B,
+pub(super) struct Watched {
+    pub(super) inner: Arc<dyn Backend>,
     pub(super) world: Arc<World>,
     pub(super) client: usize,
 }
 
-impl<B: Backend> Backend for Watched<B> {
+impl Backend for Watched {
     /// Has renewed leases looked at.
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let (reply, world, client) = (self.inner.call(batch), Arc::clone(&self.world), self.client);

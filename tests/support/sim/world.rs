@@ -33,7 +33,7 @@ pub(super) struct World {
 }
 
 /// What changes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     /// The true time in µs.
     pub(super) now: u64,
@@ -71,7 +71,7 @@ pub(super) struct State {
 }
 
 /// A node, and how it fares.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Server {
     pub(super) node: Node,
     /// The one that it has taken over from, while that answers still.
@@ -83,12 +83,6 @@ pub(super) struct Server {
     pub(super) sniped: bool,
     /// How far its clock is ahead of the true time, in µs.
     pub(super) ahead: i64,
-}
-
-impl Server {
-    pub(super) fn new(node: Node, ahead: i64) -> Self {
-        Self { node, former: None, down: false, stopped: None, sniped: false, ahead }
-    }
 }
 
 #[derive(Debug)]
@@ -110,30 +104,13 @@ const WALL: u64 = 1_750_000_000_000_000;
 impl World {
     pub(super) fn new(plan: Plan, dice: Dice, servers: Vec<Server>, logs: bool) -> Arc<Self> {
         let state = State {
-            now: 0,
-            serial: 0,
-            due: BTreeMap::new(),
             dice,
             servers,
-            moving: BTreeSet::new(),
-            links: Vec::new(),
-            conns: Vec::new(),
-            requests: Vec::new(),
             faults: true,
-            history: Vec::new(),
-            marks: Vec::new(),
             journal: Journal::new(plan.has_slots()),
-            released: BTreeSet::new(),
             limit: ms(micros(plan.limit)),
-            handed_over: Vec::new(),
-            breaches: Vec::new(),
-            renewed: Vec::new(),
-            sampler: None,
             log: logs.then(Vec::new),
-            root: None,
-            steps: 0,
-            looks: 0,
-            noted: (0, 0),
+            ..State::default()
         };
         Arc::new(Self { plan, state: Mutex::new(state) })
     }
@@ -348,9 +325,7 @@ impl State {
 
     /// Slow wake-ups are excused since `from` until `to`.
     pub(super) fn excuse(&mut self, from: u64, to: u64) {
-        let mut event = Event::new("nemesis", Op::Fault, ms(from));
-        event.t_return = Some(ms(to));
-        self.note(event);
+        self.note(Event::new("nemesis", Op::Fault, ms(from)).until(ms(to)));
     }
 }
 

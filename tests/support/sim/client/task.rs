@@ -1,9 +1,9 @@
 //! What the tasks of a client do with locks.
 
-#[cfg(test)]
-mod aside;
 mod guard;
 mod odd;
+#[cfg(test)]
+mod tests;
 mod under;
 
 use std::{
@@ -21,7 +21,7 @@ use self::{guard::Guard, under::Under};
 use super::{Client, Watched};
 use crate::{
     Dice,
-    history::{Event, Mode, Op, Outcome},
+    history::{Event, Mode, Op, Outcome, outcome},
     sim::{
         mix,
         world::{micros, ms},
@@ -66,7 +66,7 @@ enum Extras {
 }
 
 impl Task {
-    pub(super) fn new(client: &Client, name: &str, dice: Dice) -> Self {
+    pub(in crate::sim) fn new(client: &Client, name: &str, dice: Dice) -> Self {
         Self { client: client.clone(), process: format!("c{}/{name}", client.number), dice }
     }
 
@@ -128,7 +128,7 @@ impl Task {
                 event.only_tries = wait.is_zero();
                 event.several = keys.len() > 1;
                 event.mode = *mode;
-                self.begin(event)
+                Under::new(&self.client, event)
             })
             .collect();
         unders.sort_by(|a, b| a.key().cmp(b.key()));
@@ -171,10 +171,6 @@ impl Task {
     /// Awaits a future, or drops it before it is done.
     async fn awaited<F: Future>(&mut self, future: F, cut: bool, aside: &mut bool) -> Option<F::Output> {
         if cut { self.cut(future, aside).await } else { Some(future.await) }
-    }
-
-    fn begin(&self, event: Event) -> Under {
-        Under::new(&self.client, event)
     }
 
     /// Records a lease, of a future that may have been kept `aside`.
@@ -246,11 +242,7 @@ impl Task {
             let Some(reason) = end.loss() else { return };
             let now = client.world.now();
             let at = client.world.moment();
-            let mut event = Event::new(process, Op::Lost, at);
-            event.t_return = Some(at);
-            event.key = Some(key);
-            event.token = Some(token);
-            client.note(event);
+            client.note(Event::new(process, Op::Lost, at).until(at).on(&key).of(&token));
             let mut state = client.world.state();
             state.log(|| format!("lost: {reason:?}"));
             if state.links[client.number].dead {
@@ -395,20 +387,16 @@ impl Task {
     }
 
     fn event(&self, process: String, op: Op, key: &str) -> Event {
-        let mut event = Event::new(process, op, self.client.world.moment());
-        event.key = Some(key.to_owned());
-        event
+        Event::new(process, op, self.client.world.moment()).on(key)
     }
 
     fn event_of(&self, op: Op, part: &Part) -> Event {
-        let mut event = self.event(part.process.clone(), op, &part.key);
-        event.token = Some(part.token.clone());
-        event
+        self.event(part.process.clone(), op, &part.key).of(&part.token)
     }
 
     /// Begins the same with each lease.
     fn begin_all(&self, op: Op, held: &Held) -> Vec<Under> {
-        held.parts.iter().map(|part| self.begin(self.event_of(op, part))).collect()
+        held.parts.iter().map(|part| Under::new(&self.client, self.event_of(op, part))).collect()
     }
 
     /// Polls a future, and drops it after a few polls or a while; or leaves it `aside` for a time that may cost its turn.
@@ -460,15 +448,6 @@ pub(in crate::sim) fn of_several(error: &Error, first: &str, key: &str) -> Outco
         // All may have been asked for in one call, whose error names the first.
         Ordering::Greater if named == first => outcome(error),
         Ordering::Greater => Outcome::Fail,
-    }
-}
-
-/// What is known after an error.
-fn outcome(error: &Error) -> Outcome {
-    match error.kind() {
-        ErrorKind::Busy | ErrorKind::Lost(_) | ErrorKind::Overloaded | ErrorKind::Invalid(_) => Outcome::Fail,
-        ErrorKind::NotHeld | ErrorKind::WouldDeadlock => Outcome::Fail,
-        _ => Outcome::Info,
     }
 }
 

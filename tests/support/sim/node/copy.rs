@@ -1,32 +1,19 @@
 //! Copies of all that a node has, which lag behind.
 
-use std::collections::HashMap;
+use lock_core::{backend::Token, key::LockKey};
 
-use lock_core::{
-    backend::{Token, store::Store},
-    key::LockKey,
-};
-
-use super::{Node, Note};
-use crate::sim::audit::Audit;
-
-/// What a replica has of a node.
-#[derive(Debug)]
-pub(in crate::sim) struct Copied {
-    store: Store,
-    notes: HashMap<(LockKey, Token), Note>,
-    audit: Audit,
-}
+use super::Node;
 
 impl Node {
     /// A copy, which lags behind from now on.
-    pub(in crate::sim) fn copy(&self) -> Copied {
-        Copied { store: self.store.clone(), notes: self.notes.clone(), audit: self.audit.clone() }
+    pub(in crate::sim) fn copy(&self) -> Self {
+        let (store, notes, audit) = (self.store.clone(), self.notes.clone(), self.audit.clone());
+        Self { store, notes, audit, ..Self::new() }
     }
 
     /// Puts a copy in its place, as after a failover, and returns the former node. Nobody listens to the new one yet.
-    pub(in crate::sim) fn fail_over(&mut self, copied: Copied) -> Self {
-        let Copied { store, mut notes, audit: copy } = copied;
+    pub(in crate::sim) fn fail_over(&mut self, copied: Self) -> Self {
+        let Self { store, mut notes, audit: copy, .. } = copied;
         for ((key, token), note) in &mut notes {
             // What was released since the copy was made is kept for nobody.
             let holders = self.store.keys.get(key);

@@ -1,7 +1,5 @@
 //! The operations of a batch, and what the journal and the judge are told of each.
 
-use std::sync::Arc;
-
 use lock_core::{
     backend::{Acquire, Grant, Operation, Outcome, Release, Renew, Token},
     key::LockKey,
@@ -130,14 +128,7 @@ impl Node {
         }
     }
 
-    fn acquired(
-        &mut self,
-        acquire: &Acquire,
-        found: &Found,
-        outcome: Outcome,
-        grants: Vec<(Arc<str>, Grant)>,
-        run: &mut Run<'_>,
-    ) {
+    fn acquired(&mut self, acquire: &Acquire, found: &Found, outcome: Outcome, grants: Vec<Push>, run: &mut Run<'_>) {
         let Acquire { key, token, from, ttl, .. } = acquire;
         let is_held = matches!(outcome, Outcome::Held { .. });
         let at = |token: Token| found.places.iter().position(|(other, _)| *other == token).unwrap_or(usize::MAX);
@@ -166,14 +157,7 @@ impl Node {
         }
     }
 
-    fn released(
-        &mut self,
-        release: &Release,
-        found: &Found,
-        outcome: Outcome,
-        grants: Vec<(Arc<str>, Grant)>,
-        run: &mut Run<'_>,
-    ) {
+    fn released(&mut self, release: &Release, found: &Found, outcome: Outcome, grants: Vec<Push>, run: &mut Run<'_>) {
         let Release { key, token, after, quiet, .. } = release;
         let after = Some(ms(*after)).filter(|after| *after > 0).map(|after| run.now + after);
         self.audit.gives_up(key, *token, run.now, after);
@@ -208,7 +192,7 @@ impl Node {
     }
 
     /// A key was granted to places, each of which is to be told.
-    fn granted(&mut self, key: &LockKey, found: &Found, grants: Vec<(Arc<str>, Grant)>, run: &mut Run<'_>) {
+    fn granted(&mut self, key: &LockKey, found: &Found, grants: Vec<Push>, run: &mut Run<'_>) {
         let now = run.now;
         for (channel, grant) in grants {
             let token = grant.token;
@@ -228,7 +212,7 @@ impl Node {
             self.audit.granted(key, token, (now, lasts), fences, self.mute, &self.channels);
             if !is_refused && !channel.is_empty() {
                 self.audit.told(key, self.store.end_of(key, token, now * 1_000).is_some());
-                run.pushes.push(Push { channel, grant });
+                run.pushes.push((channel, grant));
             }
         }
     }

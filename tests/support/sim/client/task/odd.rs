@@ -9,9 +9,9 @@ use std::{
 
 use lock_core::{Error, Handover, Lease, LockGuard};
 
-use super::{Extras, Guard, Held, Part, Task, Under, outcome};
+use super::{Extras, Guard, Held, Part, Task, Under};
 use crate::{
-    history::{Mode, Op, Outcome},
+    history::{Mode, Op, Outcome, outcome},
     sim::nemesis,
 };
 
@@ -81,13 +81,13 @@ impl Task {
         self.pause(work).await;
         let part = parts.first()?;
         self.look_at(part);
-        self.begin(self.event_of(Op::Release, part)).end(Outcome::Info);
+        Under::new(&self.client, self.event_of(Op::Release, part)).end(Outcome::Info);
         let mut event = self.event(self.process.clone(), Op::Acquire, &part.key);
         event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
         event.mode = Mode::Shared;
         event.only_tries = true;
         event.from = Some(part.token.clone());
-        let under = self.begin(event);
+        let under = Under::new(&self.client, event);
         let cut = self.dice.below(100) < world.plan.drops;
         let mut aside = false;
         let mut future = Box::pin(guard.downgrade());
@@ -118,7 +118,7 @@ impl Task {
     async fn hand_over(&mut self, guard: LockGuard, parts: Vec<Part>, ttl: Duration) -> Option<Held> {
         let world = Arc::clone(&self.client.world);
         let key = guard.key().to_owned();
-        let release = self.begin(self.event_of(Op::Release, parts.first()?));
+        let release = Under::new(&self.client, self.event_of(Op::Release, parts.first()?));
         let left = guard.remaining();
         let handed = guard.hand_over();
         release.end(Outcome::Info);
@@ -131,7 +131,7 @@ impl Task {
         event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
         event.mode = parts.first()?.mode;
         event.only_tries = true;
-        let under = self.begin(event);
+        let under = Under::new(&self.client, event);
         let request = self.client.manager.take_up(handover).ttl(ttl).acquire();
         let cut = self.dice.below(100) < world.plan.drops;
         let mut aside = false;

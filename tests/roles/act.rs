@@ -4,7 +4,7 @@
 //!
 //! | line | answer |
 //! | --- | --- |
-//! | `acquire KEY TTL_MS WAIT_MS` | `waiting` at once; then `held FENCE` or `refused KIND`. A mode may follow: `shared`, or `2/3` |
+//! | `acquire KEY TTL_MS WAIT_MS` | `waiting` at once; then `held FENCE` or `refused KIND`. A mode may follow, as histories have it: `"shared"` |
 //! | `fixed KEY TTL_MS WAIT_MS` | the same for a lease that is not renewed |
 //! | `work KEY TTL_MS WAIT_MS` | the same, with work that only a loss ends: `cancelled LAST NOW` then, when its last step was and now |
 //! | `try KEY TTL_MS` | `held FENCE`, `busy`, or `refused KIND`. A mode may follow |
@@ -191,8 +191,8 @@ async fn work(held: Held) {
 }
 
 /// The mode that is named, if one is.
-fn mode_of(words: &[&str]) -> Result<Mode, String> {
-    words.first().map_or(Ok(Mode::Exclusive), |word| word.parse())
+fn mode_of(words: &[&str]) -> Result<Mode, serde_json::Error> {
+    words.first().map_or(Ok(Mode::Exclusive), |word| serde_json::from_str(word))
 }
 
 fn milliseconds(text: &str) -> Result<Duration, Box<dyn Error>> {

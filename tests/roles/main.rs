@@ -1,6 +1,6 @@
 //! The second process of these tests, in one of several roles: `lock-role ROLE ARGUMENTS…`.
 //!
-//! It answers in lines, and ends when its standard input does. See `role!` in `support/process.rs`.
+//! It answers in lines, and ends when its standard input does. See `role!` in `tests/support/process.rs`.
 
 mod act;
 mod churn;

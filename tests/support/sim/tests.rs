@@ -15,8 +15,8 @@ use lock_core::{
 };
 
 use super::{
-    Plan, Stage,
-    client::{Client, of_several},
+    Plan, Stage, Store,
+    client::{Client, Task, of_several},
     node::{Holder, Node, Refuses},
     perform,
     world::{Server, World},
@@ -29,6 +29,37 @@ const BEGIN: u64 = 1_750_000_000_000;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+impl Plan {
+    /// One client that does nothing by itself, and a node at which nothing breaks: for what a scenario does with them.
+    fn empty(ttl: Duration) -> Self {
+        let plan = Self::draw(&mut Dice::seeded(0), Store::Single);
+        Self {
+            clients: 1,
+            tasks: 0,
+            keys: 1,
+            hot: false,
+            ttls: [ttl; 2],
+            latency: (1_000, 1_001),
+            limit: ms(500),
+            late: 0,
+            hole: 0,
+            reset: 0,
+            cut: 0,
+            deaf: 0,
+            doubled: 0,
+            belated: 0,
+            greeting: 0,
+            drift: false,
+            troubles: Vec::new(),
+            asides: false,
+            shutdowns: 0,
+            odd: 0,
+            foreign: false,
+            ..plan
+        }
+    }
 }
 
 /// A node, and a channel at which it is heard.
@@ -168,7 +199,7 @@ fn staged<F>(plan: Plan, script: impl FnOnce(Client) -> F) -> (Vec<&'static str>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let server = Server::new(Node::new().judged_by(&plan), 0);
+    let server = Server { node: Node::new().judged_by(&plan), ..Server::default() };
     let world = World::new(plan, Dice::seeded(1), vec![server], false);
     perform(&world, |stage: Arc<Stage>| async move {
         stage.begin_client(&mut Dice::seeded(2));
@@ -187,7 +218,7 @@ fn lease_kept_aside(pause: Duration, engine_runs: bool) -> Vec<&'static str> {
     let lost = Arc::clone(&ended);
     let (rules, world) = staged(Plan::empty(ttl), |client| async move {
         let world = Arc::clone(&client.world);
-        let held = client.task("t0", Dice::seeded(3)).downgrade_aside("k", ttl, pause).await;
+        let held = Task::new(&client, "t0", Dice::seeded(3)).downgrade_aside("k", ttl, pause).await;
         if !engine_runs {
             world.state().links[0].engine.close();
         }
@@ -263,7 +294,7 @@ fn turn_of_slow_readers(pause: Duration) -> Duration {
     const TURNS: u32 = 40;
     let mut plan = Plan::empty(10 * SECOND);
     plan.limit = 10 * SECOND; // its limit is not the subject
-    let server = Server::new(Node::new().judged_by(&plan), 0);
+    let server = Server { node: Node::new().judged_by(&plan), ..Server::default() };
     let world = World::new(plan, Dice::seeded(1), vec![server], false);
     let taken: Arc<Mutex<u32>> = Arc::default();
     let counted = Arc::clone(&taken);
