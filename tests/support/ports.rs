@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Picks a port of the loopback interface on which nothing listens, and which no other process of tests picks. The port that a node
-/// of a cluster would have its bus on, [`BUS`] above, is free as well.
+/// of a cluster would have its bus on, 10,000 above, is free as well.
 ///
 /// The ports lie below those that the system gives to outgoing connections. So a server that is down does not lose its
 /// port to one of them, and a client that keeps knocking at a closed port can't be connected to itself.
