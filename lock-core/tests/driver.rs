@@ -22,7 +22,7 @@ use lock_core::{
     key::LockKey,
 };
 
-/// A server that never answers the first call, and is known to be down from then on. Its driver, which would connect anew, waits for
+/// A server that never answers the first call, and is known to be down from then on. Its driver, which would connect again, waits for
 /// timers.
 #[derive(Clone, Debug, Default)]
 struct Down {

@@ -260,5 +260,5 @@ impl Drop for Run {
 pub(super) const JUDGE: &str = "nemesis";
 const DONE: &str = "jsonl";
 const BEGUN: &str = "begun";
-/// The longest life of a place, and what is added to it so that not every place writes the time anew.
+/// The longest life of a place, and what is added to it so that not every place writes the time again.
 const WAITING_LIVES: f64 = 10_000.0;
