@@ -143,7 +143,7 @@ impl Queues {
             handed_over: HashMap::new(),
             kept: HashMap::new(),
             recently_busy: RecentlyBusy::new(),
-            wheel: Wheel::default(),
+            wheel: Wheel::new(),
             outbox: VecDeque::new(),
             lists: Vec::new(),
             party: this_process(&looks.service),
@@ -249,7 +249,11 @@ impl Queues {
         self.deferred.untold += self.losses.take(now);
         self.explain_waits(now);
         self.close_questions(now);
-        for id in self.wheel.advance(now) {
+        let mut due = Vec::new();
+        self.wheel.advance(now, |waiter| due.push(waiter));
+        // The order within a tick is that of the wheel's lists; make it one that a replay repeats.
+        due.sort_unstable();
+        for id in due {
             let Some(waiter) = self.lines.get(id) else { continue };
             let too_late = waiter.is_unanswered(now, self.limits.answer);
             match &mut waiter.state {

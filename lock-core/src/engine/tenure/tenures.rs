@@ -51,7 +51,7 @@ impl Tenures {
         Self {
             slab: Slab::new(),
             next_serial: NonZeroU64::MIN,
-            wheel: Wheel::default(),
+            wheel: Wheel::new(),
             due: BinaryHeap::new(),
             next_connected: AT_ONCE,
             slack: Slack::new(),
@@ -206,8 +206,12 @@ impl Tenures {
 
     /// Moves on to `now`: collects the renewals that are due and returns the tenures that ended by themselves.
     pub(crate) fn advance(&mut self, now: Moment) -> Vec<Ended> {
+        let mut fired = Vec::new();
+        self.wheel.advance(now, |index| fired.push(index));
+        // The order within a tick is that of the wheel's lists; make it one that a replay repeats.
+        fired.sort_unstable();
         let mut ended = Vec::new();
-        for index in self.wheel.advance(now) {
+        for index in fired {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId::new(index, *serial);
             // The clock is not read here: if it panicked, those that have fired would have no timer any longer.
