@@ -227,7 +227,7 @@ impl Core {
         let mut state = self.state();
         let result = change(&mut state);
         let mut deferred = Put::new();
-        deferred.push(state.queues.take_deferred());
+        deferred.extend(state.queues.take_deferred());
         let mut due = false;
         if state.sends_at_once && !state.gathering && state.queues.can_send() {
             (state, due) = self.transmit(state, &mut deferred, None);
@@ -328,7 +328,7 @@ impl Core {
                     }
                 }
             }
-            deferred.push(state.queues.take_deferred());
+            deferred.extend(state.queues.take_deferred());
         }
         state.calling = false;
         (state, due || rounds == ROUNDS)
@@ -370,7 +370,7 @@ impl Core {
         state.queues.calls_at_once = calls_at_once;
         (state.sends_at_once, state.gathering) = (sends_at_once, gathering);
         state.handle_timeout(now);
-        deferred.push(state.queues.take_deferred());
+        deferred.extend(state.queues.take_deferred());
         let (mut state, _) = self.transmit(state, &mut deferred, Some((now, epoch)));
         let step = state.rest(self, now, settled);
         let shut_down = state.shut_down;

@@ -41,6 +41,18 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
+    pub(super) fn is_any(&self) -> bool {
+        !self.woken.is_empty()
+            || !self.unused.is_empty()
+            || !self.endings.is_empty()
+            || !self.losses.is_empty()
+            || self.untold > 0
+            || !self.failed.is_empty()
+            || !self.slacks.is_empty()
+            || self.other_total.is_some()
+            || !self.explained.is_empty()
+    }
+
     /// Wakes a task.
     pub(super) fn wake(&mut self, waker: Option<Waker>) {
         self.woken.extend(waker);

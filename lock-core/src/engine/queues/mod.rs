@@ -181,9 +181,9 @@ impl Queues {
     }
 
     /// Takes the work that must wait until no lock is held.
-    pub(crate) fn take_deferred(&mut self) -> Deferred {
+    pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
         self.put_off_losses();
-        std::mem::take(&mut self.deferred)
+        self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
     }
 
     /// Whether no key is held, wanted or to be released. Waiters may be left that are out of their lines and were not polled since.
