@@ -49,7 +49,6 @@ impl Deferred {
             || self.untold > 0
             || !self.failed.is_empty()
             || !self.slacks.is_empty()
-            || self.other_total.is_some()
             || !self.explained.is_empty()
     }
 
