@@ -16,7 +16,7 @@ use crate::{
 /// HTTP requests: a refusal is a response, and the service's errors stay what they are.
 ///
 /// The [`Lease`](lock_core::Lease) is in the extensions of the request that the service sees: `request.extensions().get::<Lease>()`,
-/// in axum `Extension(lease): Extension<Lease>`. Of several layers, it is that of the innermost, and there is none if the request passed
+/// in axum `Extension(lease): Extension<Lease>`. With several layers, it is the lease of the innermost one; there is none if the request passed
 /// that layer without a lock.
 ///
 /// | status | code | when |

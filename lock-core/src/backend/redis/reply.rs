@@ -17,7 +17,7 @@ pub(super) fn failed(message: &Value, address: &str) -> BackendError {
     failure::of_message(text(message).unwrap_or("an error without a text"), address).did_not_happen()
 }
 
-/// The text in a reply. There is none if the user may not ask for it.
+/// The text in a reply, or `None` if the user may not ask for it.
 pub(super) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),

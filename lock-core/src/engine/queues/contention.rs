@@ -2,7 +2,7 @@
 //!
 //! A candidate keeps one token from its first request to the end of its place, so a repeated request (a check) changes nothing. `HELD`
 //! begins a tenure, `BUSY` sets the timer of the next check, an error leaves the token in doubt. After a grant the waiter holds at once if
-//! `trust.rs` allows it, or asks again before all others. A grant for whose token there is no candidate is released.
+//! `trust.rs` allows it, or asks again before all others. If no candidate has the token of a grant, the token is released.
 
 use std::{sync::Arc, time::Duration};
 
