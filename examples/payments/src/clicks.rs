@@ -8,6 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -15,7 +16,10 @@ use crate::CUSTOMERS;
 
 /// One click of each customer, all at the same time.
 #[derive(Debug)]
-pub(crate) struct Clicks(Vec<JoinHandle<Result<Receipt>>>);
+pub(crate) struct Clicks {
+    clicks: Vec<JoinHandle<Result<Receipt>>>,
+    answered: watch::Receiver<usize>,
+}
 
 /// What a click was answered with.
 #[derive(Debug)]
@@ -28,13 +32,28 @@ impl Clicks {
     /// Sends a click of each customer to the first of the instances.
     pub(crate) fn begin(instances: [SocketAddr; 2]) -> Self {
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self((0..CUSTOMERS).map(|customer| tokio::spawn(click(client.clone(), instances, customer))).collect())
+        let (sender, answered) = watch::channel(0);
+        let click = |customer| {
+            let (client, sender) = (client.clone(), sender.clone());
+            tokio::spawn(async move {
+                let receipt = click(client, instances, customer).await;
+                sender.send_modify(|answered| *answered += 1);
+                receipt
+            })
+        };
+        Self { clicks: (0..CUSTOMERS).map(click).collect(), answered }
+    }
+
+    /// Waits until so many customers have an answer.
+    pub(crate) async fn until_answered(&self, count: usize) {
+        // An error would say that no click is left; then all have an answer.
+        let _ = self.answered.clone().wait_for(|answered| *answered >= count).await;
     }
 
     /// Returns the receipts, in the order of the customers.
     pub(crate) async fn receipts(self) -> Result<Vec<Receipt>> {
         let mut receipts = Vec::new();
-        for click in self.0 {
+        for click in self.clicks {
             receipts.push(click.await??);
         }
         Ok(receipts)

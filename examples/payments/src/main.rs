@@ -34,6 +34,9 @@ use self::ledger::Ledger;
 
 const CUSTOMERS: usize = 100;
 
+/// How many charges the first instance completes.
+const COMPLETED: usize = 20;
+
 /// A hundred customers click twice on Pay, at two instances of a service, and one of the instances is killed.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "payments")]
@@ -81,9 +84,11 @@ async fn run(form: Form, locks: &str) -> Result<String> {
     let ledger = Ledger::open()?;
     let answers = lock_tower::idempotency::MemoryAnswers::new();
     // The first one stops answering after some charges, and is killed then.
-    let doomed = Instance::start(form, locks, &ledger, &answers, 20)?;
+    let doomed = Instance::start(form, locks, &ledger, &answers, COMPLETED)?;
     let other = Instance::start(form, locks, &ledger, &answers, usize::MAX >> 4)?;
     let first = Clicks::begin([doomed.address(), other.address()]);
+    // Between a charge and the storing of its answer, an instance may be killed only with `--transaction`.
+    timeout(PATIENCE, first.until_answered(COMPLETED)).await?;
     let inside = timeout(PATIENCE, doomed.until_stuck()).await?;
     let second = Clicks::begin([other.address(), doomed.address()]);
     drop(doomed);
