@@ -476,7 +476,7 @@ impl LockManagerBuilder {
             backend.waits_for_replicas().map_err(|error| BuildError::new(error.to_string()))?;
         }
         #[cfg(feature = "metrics")]
-        crate::engine::metrics::describe();
+        crate::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, looks, self.limits, self.observer);
         engine.warn_of_ttl(ttl, None);

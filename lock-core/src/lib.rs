@@ -143,6 +143,7 @@ mod lost;
 #[cfg(feature = "macros")]
 mod macro_support;
 mod manager;
+mod metrics;
 mod mode;
 mod options;
 mod replicas;
@@ -153,7 +154,7 @@ mod trace;
 mod ttl;
 
 #[cfg(feature = "metrics")]
-pub use crate::engine::metrics::describe as describe_metrics;
+pub use crate::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 /// The `redis` crate, in the version whose clients [`LockManagerBuilder::client`] takes.

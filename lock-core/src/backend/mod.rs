@@ -11,6 +11,7 @@
 //! give it to [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod calls;
+pub(crate) mod cleanup;
 mod error;
 mod grant;
 mod host;

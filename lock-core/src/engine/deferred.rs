@@ -9,13 +9,8 @@ use std::{task::Waker, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
-    backend::BackendError,
-    caught::caught,
-    clock::Moment,
-    engine::{hold::Ending, metrics},
-    info::Holder,
-    key::LockKey,
-    lost::Loss,
+    backend::BackendError, caught::caught, clock::Moment, engine::hold::Ending, info::Holder, key::LockKey, lost::Loss,
+    metrics,
 };
 
 /// The work put off, done when this is dropped.

@@ -11,7 +11,7 @@ use std::{
 use slab::Slab;
 
 use super::{
-    deferred, metrics,
+    deferred,
     pulse::Pulse,
     sync::{Mutex, MutexGuard},
     terms::Terms,
@@ -23,6 +23,7 @@ use crate::{
     fencing::FencingToken,
     key::LockKey,
     lost::{Loss, LostLease, Observer},
+    metrics,
     mode::Mode,
     trace::TraceContext,
     ttl::Ttl,

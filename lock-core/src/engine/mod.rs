@@ -4,7 +4,6 @@
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
 //! The task itself holds only the [`Core`].
 
-pub(crate) mod cleanup;
 mod core;
 pub(crate) mod deferred;
 #[cfg(test)]
@@ -12,7 +11,6 @@ pub(crate) mod deferred;
 pub(crate) mod fixture;
 pub(crate) mod hold;
 pub(crate) mod limits;
-pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
 #[path = "tests/models.rs"]
 mod models;
@@ -45,7 +43,6 @@ use rand::{SeedableRng, rngs::StdRng};
 use tokio::runtime::Handle;
 
 use self::{
-    cleanup::{Doubt, PendingRelease},
     core::Core,
     limits::Limits,
     pulse::Pulse,
@@ -63,7 +60,10 @@ pub(crate) use self::{
     response::Response,
 };
 use crate::{
-    backend::{Backend, Batch, Token},
+    backend::{
+        Backend, Batch, Token,
+        cleanup::{Doubt, PendingRelease},
+    },
     clock::{Clock, Moment},
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,

@@ -12,12 +12,12 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 pub(crate) use self::tenures::Tenures;
 use crate::{
-    backend::{Renew, Token},
-    clock::Moment,
-    engine::{
+    backend::{
+        Renew, Token,
         cleanup::{Doubt, PendingRelease},
-        hold::{Ending, Hold},
     },
+    clock::Moment,
+    engine::hold::{Ending, Hold},
     key::LockKey,
     ttl::{Renewal, Ttl},
 };

@@ -47,7 +47,7 @@
 
 use std::time::Duration;
 
-use super::cleanup::Doubt;
+use crate::backend::cleanup::Doubt;
 use crate::{backend::Grant, clock::Moment, ttl::Ttl};
 
 /// The properties of a waiter that makes a place.

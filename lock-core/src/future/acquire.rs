@@ -14,7 +14,7 @@ use crate::{
     backend::BackendError,
     clock::Moment,
     engine::{
-        Engine, Timer, metrics,
+        Engine, Timer,
         question::explanations::Found,
         queues::line::{Newcomer, WaiterId},
         tenure::Offer,
@@ -22,6 +22,7 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind},
     guard::LockGuard,
     key::LockKey,
+    metrics,
     request::LockRequest,
     trace,
 };

@@ -9,9 +9,9 @@ use std::{
 
 use super::wanted::Wanted;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Token},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Token, cleanup::AT_ONCE},
     clock::Moment,
-    engine::{Engine, Response, cleanup::AT_ONCE, tenure::Offer, terms::Terms},
+    engine::{Engine, Response, tenure::Offer, terms::Terms},
     error::{Error, ErrorKind, TAKE_UP},
     key::LockKey,
 };

@@ -10,9 +10,9 @@ use std::{
 
 use super::{acquire::Watch, reentry, wanted::Wanted};
 use crate::{
-    backend::{Answer, BackendError, Operation, Outcome},
+    backend::{Answer, BackendError, Operation, Outcome, cleanup::AT_ONCE},
     clock::Moment,
-    engine::{Response, cleanup::AT_ONCE, terms::Terms},
+    engine::{Response, terms::Terms},
     error::{ACQUIRE, Error},
     guard::LockGuard,
     key::LockKey,

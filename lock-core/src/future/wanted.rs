@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::{self, Token},
+    backend::{
+        self, Token,
+        cleanup::{Doubt, PendingRelease},
+    },
     clock::Moment,
     engine::{
         Engine, KeepAlive,
-        cleanup::{Doubt, PendingRelease},
         tenure::{Acquired, Offer},
         terms::Terms,
     },

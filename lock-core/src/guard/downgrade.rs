@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::LockGuard;
 use crate::{
     End, Error, ErrorKind, LossReason,
-    engine::{
-        Engine,
-        cleanup::{Doubt, PendingRelease},
-    },
+    backend::cleanup::{Doubt, PendingRelease},
+    engine::Engine,
     error::{Argument, DOWNGRADE},
     mode::Mode,
     options::LeaseOptions,

@@ -5,8 +5,9 @@ use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
     clock::Moment,
     end::End,
-    engine::{Engine, hold::Hold, metrics, tenure::HoldId},
+    engine::{Engine, hold::Hold, tenure::HoldId},
     error::{Argument, EXTEND, Error, ErrorKind, LossReason},
+    metrics,
     ttl::Ttl,
 };
 

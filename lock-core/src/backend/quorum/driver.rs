@@ -12,9 +12,8 @@ use super::{
     shared::{Ending, Quorum},
 };
 use crate::{
-    backend::{Answer, Batch, Calls, Grant, Notice, Operation, Outcome},
+    backend::{Answer, Batch, Calls, Grant, Notice, Operation, Outcome, cleanup::Try},
     clock::{Clock, Moment},
-    engine::cleanup::Try,
     key::LockKey,
 };
 use futures_util::{

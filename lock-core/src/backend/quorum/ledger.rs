@@ -16,9 +16,11 @@ use super::{
     places::Places,
 };
 use crate::{
-    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Release, Renew, Token},
+    backend::{
+        Acquire, Answer, BackendError, Batch, Operation, Outcome, Release, Renew, Token,
+        cleanup::{AT_ONCE, PendingRelease, Try},
+    },
     clock::Moment,
-    engine::cleanup::{AT_ONCE, PendingRelease, Try},
     key::LockKey,
     ttl::Ttl,
 };

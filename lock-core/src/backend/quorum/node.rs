@@ -7,9 +7,11 @@ use std::{
 
 use super::asked::{Asked, Way};
 use crate::{
-    backend::{Acquire, Answer, BackendError, Batch, Operation, Place, Release, Renew, Token},
+    backend::{
+        Acquire, Answer, BackendError, Batch, Operation, Place, Release, Renew, Token,
+        cleanup::{CleanUp, Doubt, PendingRelease, Try},
+    },
     clock::Moment,
-    engine::cleanup::{CleanUp, Doubt, PendingRelease, Try},
     key::LockKey,
     ttl::{MIN_TTL, Ttl},
 };

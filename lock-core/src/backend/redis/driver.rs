@@ -32,8 +32,8 @@ use super::{
 use crate::{
     backend::{Calls, Grant, Notice},
     clock::Moment,
-    engine::metrics,
     key::LockKey,
+    metrics,
 };
 
 /// Keeps a connection to the server, and to its sentinels if there are any, for as long as it is polled.

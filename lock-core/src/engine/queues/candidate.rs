@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use crate::{
-    backend::{BusyReason, Token},
+    backend::{
+        BusyReason, Token,
+        cleanup::{Doubt, PendingRelease},
+    },
     clock::Moment,
-    engine::cleanup::{Doubt, PendingRelease},
     error::Error,
     key::LockKey,
 };

@@ -15,11 +15,13 @@ use super::{
     line::{Standing, WaiterId},
 };
 use crate::{
-    backend::{self, BackendError, BusyReason, Grant, Outcome, Place, Token},
+    backend::{
+        self, BackendError, BusyReason, Grant, Outcome, Place, Token,
+        cleanup::{Doubt, PendingRelease},
+    },
     clock::Moment,
     end::End,
     engine::{
-        cleanup::{Doubt, PendingRelease},
         tenure::{Acquired, TenureId},
         terms::Terms,
         trust::{Placing, Told},

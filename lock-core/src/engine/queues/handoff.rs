@@ -11,10 +11,9 @@ use super::{
     line::{Line, Standing, TOGETHER, WaiterId},
 };
 use crate::{
-    backend::{BusyReason, Grant},
+    backend::{BusyReason, Grant, cleanup::PendingRelease},
     clock::Moment,
     engine::{
-        cleanup::PendingRelease,
         tenure::{Acquired, HoldId, Offer, TenureId},
         terms::Terms,
         trust,

@@ -4,10 +4,9 @@ use std::{collections::HashMap, mem, time::Duration};
 
 use super::{Departure, Queues, in_flight::Item};
 use crate::{
-    backend::Token,
+    backend::{Token, cleanup::PendingRelease},
     clock::Moment,
     engine::{
-        cleanup::PendingRelease,
         responder::Responder,
         tenure::{Acquired, Ended, HoldId, Offer, Tenure},
         terms::Terms,

@@ -3,14 +3,12 @@
 use smallvec::SmallVec;
 
 use crate::{
-    backend::{Batch, Operation, Token},
-    clock::Moment,
-    engine::{
+    backend::{
+        Batch, Operation, Token,
         cleanup::{Doubt, PendingRelease, Try},
-        responder::Responder,
-        schedule,
-        tenure::Renewing,
     },
+    clock::Moment,
+    engine::{responder::Responder, schedule, tenure::Renewing},
     key::LockKey,
 };
 

@@ -44,11 +44,10 @@ use self::{
     recent::RecentlyBusy,
 };
 use crate::{
-    backend::{BackendError, Notice, Token},
+    backend::{BackendError, Notice, Token, cleanup::CleanUp},
     clock::Moment,
     end::End,
     engine::{
-        cleanup::CleanUp,
         deferred::{Deferred, Losses},
         limits::Limits,
         pulse::Pulse,

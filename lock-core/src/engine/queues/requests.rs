@@ -13,10 +13,12 @@ use super::{
     line,
 };
 use crate::{
-    backend::{self, Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
+    backend::{
+        self, Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token,
+        cleanup::{Doubt, PendingRelease, Try},
+    },
     clock::Moment,
     engine::{
-        cleanup::{Doubt, PendingRelease, Try},
         responder::Responder,
         schedule,
         tenure::{Renewing, block_for},

@@ -15,9 +15,8 @@ use std::task::{Poll, Waker};
 use self::process::{Process, newcomer};
 use super::{in_flight::RoundTrip, *};
 use crate::{
-    backend::{self, BusyReason, Operation, Outcome},
+    backend::{self, BusyReason, Operation, Outcome, cleanup::Doubt},
     engine::{
-        cleanup::Doubt,
         fixture::{at, key, terms},
         question::{
             Asker,

@@ -6,11 +6,13 @@ use slab::Slab;
 
 use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Tenure, TenureId};
 use crate::{
-    backend::Token,
+    backend::{
+        Token,
+        cleanup::{AT_ONCE, Doubt, PendingRelease},
+    },
     clock::Moment,
     end::End,
     engine::{
-        cleanup::{AT_ONCE, Doubt, PendingRelease},
         hold::{Ending, Hold, Validity},
         pulse::Pulse,
         schedule,
