@@ -1,4 +1,8 @@
 //! One local holder's part of a tenure, shared by its guard, its leases and the engine.
+//!
+//! A hold has a mutex of its own, under which no other lock is taken, so a guard reads its deadline without the engine. The first thread
+//! that finds the deadline in the past ends the hold, and an end never changes: an answer to a renewal that comes later raises nothing.
+//! Each end returns an [`Ending`], which wakes and reports when it is dropped, after all locks.
 
 use std::{
     fmt,

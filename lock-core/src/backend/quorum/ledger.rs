@@ -1,4 +1,8 @@
 //! The ledger of a quorum: what each node is known to have, and which releases to it are pending; pure.
+//!
+//! Requests and answers of all nodes are recorded here under one lock, in the order in which they are sent and read. So a token is
+//! released at every node that may take it, also by an acquire whose answer comes after the release. A lease that a renewal restored
+//! at a node counts there only once a majority is known to have had it then: otherwise two minorities could add up.
 
 #[cfg(test)]
 mod tests;

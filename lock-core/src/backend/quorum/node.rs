@@ -1,4 +1,7 @@
 //! The state of one node; pure.
+//!
+//! Answers do not come in the order of the requests, so what is known of a token carries the sending time of its request, and an older
+//! answer changes nothing. Releases that the node has not answered wait in a [`CleanUp`] of its own.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -1,4 +1,8 @@
 //! Calls: a batch as commands, repeated over the next connection if one breaks.
+//!
+//! The commands are written when the call is made, before the returned future is polled, so calls leave in the order of the engine. An
+//! answer says what a repetition may have changed: `repeated` if the batch may have been executed twice, `out_of_order` if later
+//! calls may have come before it. The engine keeps tokens in doubt by these two.
 
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
 

@@ -1,4 +1,8 @@
-//! The handshake of a connection: the protocol, the user, the client's name, and a look at the server.
+//! The handshake of a connection: the protocol, the user, the client's name, and an inspection of the server.
+//!
+//! It takes one round trip: `HELLO` with the login, the database, the questions and the subscriptions leave in one write. Then the kill of the
+//! connection that this one replaces leaves before any request: a request that is still in flight there cannot be executed after the
+//! first one here. A server that cannot keep locks is refused with the setting that is wrong.
 
 use std::{
     future::Future,

@@ -1,4 +1,8 @@
 //! The link to the node: its connection, or since when and why there is none.
+//!
+//! The driver replaces connections, and requests take the newest one or wait for it. Connections are numbered by epoch, and each request
+//! names the epoch in which it failed, so a late report about an old connection never takes a newer one down. Requests fail at once
+//! while the server is known to be down; the first of a while waits for the attempt to connect that it causes.
 
 use std::{
     mem,
