@@ -1,7 +1,7 @@
 //! Models of what threads share, run in every order of their steps by loom:
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg lock_loom" cargo test -p lock-core --lib --no-default-features --target-dir target/loom models
+//! RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/loom cargo test -p lock-core --lib --no-default-features models
 //! ```
 //!
 //! The queues themselves are pure, under one lock. The models are about steps between two takings of that lock: a guard that ends
