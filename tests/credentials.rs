@@ -295,8 +295,8 @@ async fn a_provider_that_panics_ends_no_lease_and_is_asked_again() {
 
 #[tokio::test]
 async fn a_provider_may_take_longer_than_a_command() {
-    let (server, vault) = (server().await, Vault::new(Says::Late(ms(3_000), "shop", "secret-1")));
-    let manager = vault.builder(&server).command_timeout(ms(1_500)).connect_timeout(SOON).connect().await.unwrap();
+    let (server, vault) = (server().await, Vault::new(Says::Late(ms(6_000), "shop", "secret-1")));
+    let manager = vault.builder(&server).command_timeout(ms(5_000)).connect_timeout(SOON).connect().await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
 }
 

@@ -23,7 +23,7 @@ async fn manager(server: &RedisServer) -> LockManager {
 async fn a_shared_lease_is_kept_beside_an_exclusive_one_that_is_watched() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
-    let ttl = ms(4_000);
+    let ttl = ms(8_000);
     let shared = manager.lock("shared").shared().ttl(ttl).await.unwrap();
     let permit = manager.lock("permit").permits(3).ttl(ttl).await.unwrap();
     let exclusive = manager.lock("exclusive").ttl(ttl).await.unwrap();
@@ -72,12 +72,12 @@ async fn an_error_says_what_is_in_the_way_of_a_permit() {
 async fn shares_are_renewed_extended_and_released_when_the_server_is_out_of_memory() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
-    let lock = |key: &str| manager.lock(key).ttl(ms(4_000));
+    let lock = |key: &str| manager.lock(key).ttl(ms(8_000));
     let leases = [lock("shared").shared().await.unwrap(), lock("permit").permits(2).await.unwrap()];
     let mut fixed = lock("fixed").shared().fixed().await.unwrap();
     server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
     fixed.extend(LONG).await.unwrap();
-    sleep(ms(6_000)).await; // longer than the ttl, so that they are renewed
+    sleep(ms(11_000)).await; // longer than the ttl, so that they are renewed
     for lease in leases {
         assert!(lease.is_held(), "{}", lease.key());
         lease.release().await.unwrap();

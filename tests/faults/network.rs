@@ -29,7 +29,11 @@ async fn behind_proxy_within(limit: Duration, name: &str) -> Wire {
     let proxy = FaultProxy::start(server.address()).await;
     let (manager, client) = client_within(limit, &run, &server.url_at(&proxy.address()), "p0").await;
     // The server knows the scripts: else it is the question for them that gets lost.
-    manager.lock("warm").await.expect("free").release().await.expect("held");
+    eventually(SOON, "the scripts are there", async || match manager.lock("warm").await {
+        Ok(guard) => guard.release().await.is_ok(),
+        Err(_) => false,
+    })
+    .await;
     Wire { server, proxy, run, manager, client }
 }
 

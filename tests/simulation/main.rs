@@ -100,9 +100,9 @@ fn parts_are_all_of_the_seeds() {
 
 #[test]
 fn one_seed_is_one_run_to_the_byte() {
-    for seed in 0..10 {
-        let (one, two) = (sim::run_on(Store::Single, seed, true), sim::run_on(Store::Single, seed, true));
-        assert!(one.log.len() > 20, "seed {seed} does something");
-        assert_eq!(one.log, two.log, "seed {seed}");
+    for (store, seed) in Store::ALL.into_iter().flat_map(|store| (0..3).map(move |seed| (store, seed))) {
+        let (one, two) = (sim::run_on(store, seed, true), sim::run_on(store, seed, true));
+        assert!(one.log.len() > 20, "seed {seed} of {store:?} does something");
+        assert_eq!(one.log, two.log, "seed {seed} of {store:?}");
     }
 }

@@ -10,10 +10,12 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::SOON;
+
 /// Stops the process `pid` where it stands, and returns when it stands still.
 pub(crate) fn pause(pid: u32) {
     send(Signal::STOP, pid);
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + SOON;
     while stands(pid) == Some(false) {
         assert!(Instant::now() < deadline, "process {pid} does not stop");
         thread::sleep(Duration::from_millis(1));

@@ -280,7 +280,8 @@ fn a_server_is_asked_through_tls_too() {
     std::fs::write(&cert, own.cert.pem()).expect("a file");
     std::fs::write(&key, own.signing_key.serialize_pem()).expect("a file");
     let (cert, port) = (cert.display().to_string(), free_port());
-    let lines = format!("tls-port {port}\ntls-cert-file {cert}\ntls-key-file {}\ntls-auth-clients no", key.display());
+    let lines =
+        format!("tls-port {port}\ntls-cert-file \"{cert}\"\ntls-key-file \"{}\"\ntls-auth-clients no", key.display());
     let _server = Server::start_with(&format!("appendonly yes\nappendfsync always\n{lines}"));
     let report = Report::with(&format!("rediss://localhost:{port}"), &[], &[("SSL_CERT_FILE", &cert)]);
     assert_eq!((report.sick(), report.code), (Vec::new(), Some(0)), "{}", report.json);

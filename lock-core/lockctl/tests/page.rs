@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use crate::support::{BINARY, Done, PATIENT, Run, Server, eventually, quoted};
+use crate::support::{BINARY, Done, PATIENT, Run, Server, default_signals, eventually, quoted};
 
 fn page() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lockctl.md");
@@ -47,6 +47,7 @@ impl Folder {
                 line.replace(name, &quoted(&job.to_string_lossy()))
             });
         let path = format!("{}:{}", self.path.display(), std::env::var("PATH").expect("there is one"));
+        default_signals();
         let mut command = Command::new("sh");
         command.args(["-c", &line]).env("PATH", path).env("LOCK_URL", &server.url).env_remove("LOCK_PREFIX");
         command.env("LOCK_COMMAND_TIMEOUT", PATIENT);

@@ -58,7 +58,8 @@ impl Server {
         let folder = temp_dir().join(format!("lockctl-{}-{}", id(), LAUNCHED.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir_all(&folder).expect("a folder");
         let file = folder.join("redis.conf");
-        fs::write(&file, format!("port {port}\nbind 127.0.0.1\ndir {}\n{lines}\n", folder.display())).expect("a file");
+        fs::write(&file, format!("port {port}\nbind 127.0.0.1\ndir \"{}\"\n{lines}\n", folder.display()))
+            .expect("a file");
         // The pipe to the shell closes when this process ends, however it ends.
         let mut shell = Command::new("sh")
             .args(["-c", r#""$@" </dev/null >/dev/null & echo $!; read -r end; kill -9 $!"#, "sh"])
@@ -169,7 +170,7 @@ pub(crate) fn lockctl(url: &str, arguments: &[&str]) -> Command {
 ///
 /// An ignored signal stays ignored in a child, a signal that has a handler does not. So an ignored signal gets a handler here, which does
 /// nothing. Systems without `/proc` do not tell which signals are ignored, and keep theirs.
-fn default_signals() {
+pub(crate) fn default_signals() {
     use tokio::signal::unix::{SignalKind, signal};
 
     static ONCE: Once = Once::new();
@@ -378,6 +379,7 @@ pub(crate) fn line_on_terminal_while(
         let _ = writeln!(std::io::stderr(), "left out: lockctl on a terminal: there is no `script` of util-linux");
         return None;
     }
+    default_signals();
     // The width is that of documents; a terminal of `script` has none of its own.
     let line = format!("stty cols 80; {line}");
     let mut child = Command::new("timeout")

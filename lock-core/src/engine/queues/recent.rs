@@ -1,11 +1,11 @@
 //! Which keys were busy recently; pure.
 
-use std::{hash::BuildHasher, time::Duration};
-
-use crate::{
-    clock::Moment,
-    key::{HashOfKey, LockKey},
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
 };
+
+use crate::{clock::Moment, key::LockKey};
 
 /// Remembers when keys were last found busy, in a fixed number of slots. Keys may share a slot. A key that is wrongly taken for
 /// busy only uses the script, which is slower.
@@ -29,8 +29,12 @@ impl RecentlyBusy {
     }
 }
 
+/// The same in every process, unlike the hash that a key carries: which keys share a slot decides what is sent, and a seed of the
+/// simulation must be one run everywhere. Keys that were chosen to share a slot gain nothing but the slower script.
 fn slot(key: &LockKey) -> usize {
-    usize::try_from(HashOfKey::default().hash_one(key) % SLOTS as u64).unwrap_or(0)
+    let mut hasher = DefaultHasher::new();
+    key.as_str().hash(&mut hasher);
+    usize::try_from(hasher.finish() % SLOTS as u64).unwrap_or(0)
 }
 
 /// How long a key that was busy counts as busy. A request during that time uses the script, which takes one round trip even if the
