@@ -15,13 +15,19 @@ use support::{
     stats::{Rounds, median},
     task::{Turn, in_turn},
 };
+use tokio::runtime::Builder;
 
 /// How often the sides take turns, after a round that warms up.
 const ROUNDS: usize = 7;
 
-#[tokio::main]
-async fn main() {
+fn main() {
     let mut report = Report::from_arguments();
+    let runtime = |mut builder: Builder| builder.enable_all().build().expect("threads can be had");
+    runtime(Builder::new_multi_thread()).block_on(on_all_threads(&mut report));
+    runtime(Builder::new_current_thread()).block_on(on_one_thread(&mut report));
+}
+
+async fn on_all_threads(report: &mut Report) {
     let server = Server::start().await;
     let near = Sides::connect(&server.url).await;
 
@@ -36,30 +42,37 @@ async fn main() {
     report.figure("sequential_pair_p50", "us", &times, "raw", Target::RatioAtMost(1.10));
 
     for (tasks, target) in [
-        (1, Target::None),
-        (4, Target::None),
-        (16, Target::None),
-        (64, Target::RatioAtLeast(1.0)),
-        (256, Target::None),
-        (1_000, Target::RatioAtLeast(1.4)),
+        (1, Target::RatioAtLeast(0.91)),
+        (4, Target::RatioAtLeast(1.2)),
+        (16, Target::RatioAtLeast(1.35)),
+        (64, Target::RatioAtLeast(1.6)),
+        (256, Target::RatioAtLeast(1.8)),
+        (1_000, Target::RatioAtLeast(2.3)),
     ] {
-        let [rates, raw, no_delay] = near.throughput(tasks).await;
-        let measure = format!("pairs_per_second_{tasks}");
-        report.figure(&measure, "pairs/s", &Rounds::beside(zip(rates.clone(), raw)), "raw", target);
-        let beside = Rounds::beside(zip(rates, no_delay));
-        report.figure(&format!("{measure}_nodelay"), "pairs/s", &beside, "raw with TCP_NODELAY", Target::None);
+        near.report_throughput(report, tasks, &format!("pairs_per_second_{tasks}"), target).await;
     }
 
-    let far = Sides::connect(&far_away(server.port, WAY).await).await;
-    for tasks in [1, 4, 16, 64] {
-        let [times, raw, no_delay, pings] = far.round_trips(tasks).await;
-        let in_round_trips = |times| Rounds::beside(zip(times, pings.clone())).ratios;
-        let [times, raw, no_delay] = [times, raw, no_delay].map(in_round_trips);
-        let measure = format!("round_trip_20ms_tasks_{tasks}");
-        let target = Target::ValueAtMost(2.2);
-        report.figure(&measure, "round_trips", &Rounds::beside(zip(times.clone(), raw)), "raw", target);
-        let beside = Rounds::beside(zip(times, no_delay));
-        report.figure(&format!("{measure}_nodelay"), "round_trips", &beside, "raw with TCP_NODELAY", Target::None);
+    for way in [1, 20] {
+        let away = Duration::from_millis(way);
+        let far = Sides::connect(&far_away(server.port, away).await).await;
+        for tasks in [1, 4, 16, 64] {
+            let [times, raw, no_delay, pings] = far.round_trips(tasks, away).await;
+            let in_round_trips = |times| Rounds::beside(zip(times, pings.clone())).ratios;
+            let [times, raw, no_delay] = [times, raw, no_delay].map(in_round_trips);
+            let measure = format!("round_trip_{way}ms_tasks_{tasks}");
+            let target = Target::ValueAtMost(2.1);
+            report.figure(&measure, "round_trips", &Rounds::beside(zip(times.clone(), raw)), "raw", target);
+            let beside = Rounds::beside(zip(times, no_delay));
+            report.figure(&format!("{measure}_nodelay"), "round_trips", &beside, "raw with TCP_NODELAY", Target::None);
+        }
+    }
+
+    let memory = Ours::connect("memory://").await;
+    let rates = rounds(|| MEMORY_TASKS.map(|tasks| -> Turn<'_> { Box::pin(pairs::on_own_keys(&memory, tasks)) })).await;
+    for (tasks, of_these) in zip(MEMORY_TASKS, &rates) {
+        let beside = Rounds::beside(zip(of_these.clone(), rates[0].clone()));
+        let measure = format!("memory_pairs_per_second_{tasks}");
+        report.figure(&measure, "pairs/s", &beside, "one task", Target::RatioAtLeast(1.0));
     }
 
     if let Some(folder) = &report.plots {
@@ -70,6 +83,15 @@ async fn main() {
             points.push(Throughput { tasks, ours: median(rates), raw: median(raw), ratio });
         }
         plot::throughput(&folder.join("throughput.svg"), &points);
+    }
+}
+
+/// The same near rows where the engine and all tasks share a thread.
+async fn on_one_thread(report: &mut Report) {
+    let server = Server::start().await;
+    let near = Sides::connect(&server.url).await;
+    for tasks in [1, 16, 64, 1_000] {
+        near.report_throughput(report, tasks, &format!("current_thread_pairs_per_second_{tasks}"), Target::None).await;
     }
 }
 
@@ -85,6 +107,13 @@ impl Sides {
         Self { ours: Ours::connect(url).await, raw: Raw::connect(url).await, no_delay: Raw::without_delay(url).await }
     }
 
+    async fn report_throughput(&self, report: &mut Report, tasks: usize, measure: &str, target: Target) {
+        let [rates, raw, no_delay] = self.throughput(tasks).await;
+        report.figure(measure, "pairs/s", &Rounds::beside(zip(rates.clone(), raw)), "raw", target);
+        let beside = Rounds::beside(zip(rates, no_delay));
+        report.figure(&format!("{measure}_nodelay"), "pairs/s", &beside, "raw with TCP_NODELAY", Target::None);
+    }
+
     /// Pairs a second of each side.
     async fn throughput(&self, tasks: usize) -> [Vec<f64>; 3] {
         let Self { ours, raw, no_delay } = self;
@@ -96,13 +125,13 @@ impl Sides {
     }
 
     /// The time of a pair of each side, and that of a PING.
-    async fn round_trips(&self, tasks: usize) -> [Vec<f64>; 4] {
+    async fn round_trips(&self, tasks: usize, away: Duration) -> [Vec<f64>; 4] {
         let Self { ours, raw, no_delay } = self;
         rounds(|| {
-            let ping = ping_p50(&no_delay.connection, 10 * WAY);
+            let ping = ping_p50(&no_delay.connection, 10 * away);
             let [raw, no_delay] =
-                [raw, no_delay].map(|raw| -> Turn<'_> { Box::pin(pairs::time(raw, tasks, FAR_PAIRS, WAY)) });
-            [Box::pin(pairs::time(ours, tasks, FAR_PAIRS, WAY)), raw, no_delay, Box::pin(ping)]
+                [raw, no_delay].map(|raw| -> Turn<'_> { Box::pin(pairs::time(raw, tasks, FAR_PAIRS, away)) });
+            [Box::pin(pairs::time(ours, tasks, FAR_PAIRS, away)), raw, no_delay, Box::pin(ping)]
         })
         .await
     }
@@ -120,8 +149,8 @@ async fn rounds<'a, const N: usize>(turns: impl Fn() -> [Turn<'a>; N]) -> [Vec<f
     measured
 }
 
-/// The round trip to the server that is far away.
-const WAY: Duration = Duration::from_millis(20);
+/// How many tasks lock in memory at a time; the first is what the others are compared with.
+const MEMORY_TASKS: [usize; 4] = [1, 4, 16, 64];
 
 /// How many pairs a task there makes in a round.
 const FAR_PAIRS: usize = 8;

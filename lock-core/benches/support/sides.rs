@@ -163,10 +163,11 @@ impl Raw {
 
     /// Over a connection with `TCP_NODELAY`, which the `redis` crate does not set by itself.
     pub(crate) async fn without_delay(url: &str) -> Self {
-        let client = client(url);
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let info = client.get_connection_info().clone().set_tcp_settings(tcp);
-        let client = Client::open(info).expect("it was valid");
+        Self::over(&client_without_delay(url)).await
+    }
+
+    /// Over a connection of a client.
+    pub(crate) async fn over(client: &Client) -> Self {
         Self::new(client.get_multiplexed_async_connection().await.expect("the server answers"))
     }
 
@@ -184,7 +185,7 @@ impl Locks for Raw {
     const NAME: &'static str = "raw";
 
     async fn connect(url: &str) -> Self {
-        Self::new(client(url).get_multiplexed_async_connection().await.expect("the server answers"))
+        Self::over(&client(url)).await
     }
 
     /// Tries a busy key again every few milliseconds: raw commands know nothing of waiting.
@@ -203,6 +204,14 @@ impl Locks for Raw {
         let deleted: u32 = release.invoke_async(&mut raw.connection).await.expect("EVALSHA");
         assert_eq!(deleted, 1);
     }
+}
+
+/// A client whose connections have `TCP_NODELAY`.
+pub(crate) fn client_without_delay(url: &str) -> Client {
+    let client = client(url);
+    let tcp = TcpSettings::default().set_nodelay(true);
+    let info = client.get_connection_info().clone().set_tcp_settings(tcp);
+    Client::open(info).expect("it was valid")
 }
 
 const RAW_PAUSE: Duration = Duration::from_millis(5);

@@ -15,7 +15,7 @@ pub(crate) struct Figures {
 }
 
 struct Row {
-    measure: &'static str,
+    measure: String,
     unit: &'static str,
     columns: [Rounds; 3],
 }
@@ -26,8 +26,8 @@ impl Figures {
     }
 
     /// All rounds of a measure.
-    pub(crate) fn add(&mut self, measure: &'static str, unit: &'static str, columns: [Rounds; 3]) {
-        self.rows.push(Row { measure, unit, columns });
+    pub(crate) fn add(&mut self, measure: impl Into<String>, unit: &'static str, columns: [Rounds; 3]) {
+        self.rows.push(Row { measure: measure.into(), unit, columns });
     }
 
     pub(crate) fn print(&self, json: bool) {

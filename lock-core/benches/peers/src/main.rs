@@ -16,8 +16,8 @@ use support::{
     handoff::Match,
     pairs, player,
     report::Report,
-    server::{Server, ping_p50},
-    sides::{Locks, Ours, OursAwaited, Raw},
+    server::{Server, client, ping_p50},
+    sides::{Locks, Ours, OursAwaited, Raw, client_without_delay},
     stats::Rounds,
     task::{Turn, in_turn},
 };
@@ -25,6 +25,7 @@ use support::{
 /// How many rounds count, after one that warms up; in each round all libraries take their turn.
 const ROUNDS: usize = 5;
 const TASKS: usize = 1_000;
+const TASKS_ON_OWN_KEYS: [usize; 6] = [1, 4, 16, 64, 256, 1_000];
 const PROCESSES: usize = 8;
 
 #[tokio::main]
@@ -52,34 +53,40 @@ async fn main() {
     }
 }
 
-/// Acquire and release on free keys, beside raw commands.
+/// Acquire and release on free keys, beside raw commands. The others leave Nagle's algorithm on, as the redis crate does by itself; the
+/// rows `_nodelay` turn it off for them, and for raw commands. lock-core always does.
 async fn uncontended(server: &Server, figures: &mut Figures) {
-    let (ours, rslock, async_redis_lock) = connect(server).await;
-    let raw = Raw::connect(&server.url).await;
-    let (mut times, mut few, mut many) = (<[Rounds; 3]>::default(), <[Rounds; 3]>::default(), <[Rounds; 3]>::default());
-    for round in 0..=ROUNDS {
-        let sides: [Turn<'_>; 4] = [
-            Box::pin(pairs::sequential(&raw)),
-            Box::pin(pairs::sequential(&ours)),
-            Box::pin(pairs::sequential(&rslock)),
-            Box::pin(pairs::sequential(&async_redis_lock)),
-        ];
-        let [raw_time, each @ ..] = in_turn(round, sides).await;
-        add(round, &mut times, each, raw_time);
-        for (tasks, rates) in [(64, &mut few), (1_000, &mut many)] {
+    let ours = Ours::connect(&server.url).await;
+    for (suffix, client) in [("", client(&server.url)), ("_nodelay", client_without_delay(&server.url))] {
+        let raw = Raw::over(&client).await;
+        let (rslock, async_redis_lock) = (Rslock::over(client.clone()).await, AsyncRedisLock::over(client).await);
+        let mut times = <[Rounds; 3]>::default();
+        let mut rates = TASKS_ON_OWN_KEYS.map(|tasks| (tasks, <[Rounds; 3]>::default()));
+        for round in 0..=ROUNDS {
             let sides: [Turn<'_>; 4] = [
-                Box::pin(pairs::on_own_keys(&raw, tasks)),
-                Box::pin(pairs::on_own_keys(&ours, tasks)),
-                Box::pin(pairs::on_own_keys(&rslock, tasks)),
-                Box::pin(pairs::on_own_keys(&async_redis_lock, tasks)),
+                Box::pin(pairs::sequential(&raw)),
+                Box::pin(pairs::sequential(&ours)),
+                Box::pin(pairs::sequential(&rslock)),
+                Box::pin(pairs::sequential(&async_redis_lock)),
             ];
-            let [raw_rate, each @ ..] = in_turn(round, sides).await;
-            add(round, rates, each, raw_rate);
+            let [raw_time, each @ ..] = in_turn(round, sides).await;
+            add(round, &mut times, each, raw_time);
+            for (tasks, rates) in &mut rates {
+                let sides: [Turn<'_>; 4] = [
+                    Box::pin(pairs::on_own_keys(&raw, *tasks)),
+                    Box::pin(pairs::on_own_keys(&ours, *tasks)),
+                    Box::pin(pairs::on_own_keys(&rslock, *tasks)),
+                    Box::pin(pairs::on_own_keys(&async_redis_lock, *tasks)),
+                ];
+                let [raw_rate, each @ ..] = in_turn(round, sides).await;
+                add(round, rates, each, raw_rate);
+            }
+        }
+        figures.add(format!("sequential_pair_p50{suffix}"), "us", times);
+        for (tasks, rates) in rates {
+            figures.add(format!("pairs_per_second_{tasks}{suffix}"), "pairs/s", rates);
         }
     }
-    figures.add("sequential_pair_p50", "us", times);
-    figures.add("pairs_per_second_64", "pairs/s", few);
-    figures.add("pairs_per_second_1000", "pairs/s", many);
 }
 
 /// Many tasks of one process on one key, beside one holder in the time of the quickest PING.

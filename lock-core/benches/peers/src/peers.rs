@@ -1,6 +1,7 @@
 //! The other locks, called as their documentation says, with their own defaults for the pace of their polling.
 
 use async_redis_lock::{Lock, Locker, Options};
+use redis::Client;
 use rslock::LockManager;
 
 use crate::support::{
@@ -13,15 +14,21 @@ use crate::support::{
 #[derive(Clone)]
 pub(crate) struct Rslock(LockManager);
 
+impl Rslock {
+    pub(crate) async fn over(client: Client) -> Self {
+        let rslock = Self(LockManager::from_clients(vec![client]));
+        // It connects with the first request.
+        Self::release(rslock.acquire("rslock:first").await).await;
+        rslock
+    }
+}
+
 impl Locks for Rslock {
     type Held = rslock::LockGuard;
     const NAME: &'static str = "rslock";
 
     async fn connect(url: &str) -> Self {
-        let rslock = Self(LockManager::from_clients(vec![client(url)]));
-        // It connects with the first request.
-        Self::release(rslock.acquire("rslock:first").await).await;
-        rslock
+        Self::over(client(url)).await
     }
 
     async fn acquire(&self, key: &str) -> rslock::LockGuard {
@@ -37,12 +44,18 @@ impl Locks for Rslock {
 #[derive(Clone)]
 pub(crate) struct AsyncRedisLock(Locker);
 
+impl AsyncRedisLock {
+    pub(crate) async fn over(client: Client) -> Self {
+        Self(Locker::from_client(client).await.expect("the server answers"))
+    }
+}
+
 impl Locks for AsyncRedisLock {
     type Held = Lock;
     const NAME: &'static str = "async-redis-lock";
 
     async fn connect(url: &str) -> Self {
-        Self(Locker::from_client(client(url)).await.expect("the server answers"))
+        Self::over(client(url)).await
     }
 
     async fn acquire(&self, key: &str) -> Lock {
