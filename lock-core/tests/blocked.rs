@@ -7,7 +7,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -77,11 +77,10 @@ fn threads(number: usize) -> Runtime {
     Builder::new_multi_thread().worker_threads(number).enable_all().build().unwrap()
 }
 
-/// Polls a future once.
-async fn polled_once(future: impl Future) {
-    let mut future = pin!(future);
+/// Polls a future once. It is ready if this thread had to wait for its turn meanwhile.
+async fn polled_once(mut future: impl Future + Unpin) {
     poll_fn(|cx| {
-        assert!(future.as_mut().poll(cx).is_pending());
+        let _ = Pin::new(&mut future).poll(cx);
         Poll::Ready(())
     })
     .await;
@@ -110,12 +109,8 @@ async fn wake_and_block<R: Send + 'static>(
         match how {
             // The future is kept: the thread is blocked in the middle of it.
             Wakes::ReleasePolledOnce => {
-                let mut release = pin!(mine.release());
-                poll_fn(|cx| {
-                    assert!(release.as_mut().poll(cx).is_pending());
-                    Poll::Ready(())
-                })
-                .await;
+                let mut release = mine.release();
+                polled_once(&mut release).await;
                 return block();
             }
             Wakes::AcquirePolledOnceAndDropped => polled_once(manager.lock("another").acquire()).await,
@@ -149,6 +144,46 @@ fn leases_are_renewed_while_a_thread_is_blocked_that_has_woken_the_engine() {
         Ok(())
     });
     assert_eq!(renewed.map_err(|how| format!("no renewals while a thread was blocked: {how:?}")), Ok(()));
+}
+
+/// The timer of renewals is over, and a thread that looks at timers then takes a task from outside before the engine, which the timer has
+/// woken.
+#[test]
+fn leases_are_renewed_while_a_thread_is_blocked_by_a_task_that_goes_before_the_engine() {
+    // So does each turn of a thread here, and one in 61 by default.
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).event_interval(1).global_queue_interval(1).enable_all().build().unwrap();
+    let store = Store::default();
+    let (mine, leases) = runtime.block_on(async {
+        let manager = store.manager();
+        let mut leases = Vec::new();
+        for index in 0..LEASES {
+            leases.push(manager.lock(format!("lease:{index}")).ttl(LONG).renew_every(ms(100)).await.unwrap());
+        }
+        (manager.lock("mine").ttl(LONG).await.unwrap(), leases)
+    });
+    let (begin, has_begun) = mpsc::channel();
+    let [one, two] = [(); 2].map(|()| {
+        let (begin, (end, is_over)) = (begin.clone(), mpsc::channel::<()>());
+        runtime.spawn(async move {
+            begin.send(()).unwrap();
+            let _ = is_over.recv();
+        });
+        has_begun.recv().unwrap();
+        end
+    });
+    let blocked = store.clone();
+    let task = runtime.spawn(async move {
+        drop(mine);
+        begin.send(()).unwrap();
+        blocked.block_until_renewed(2 * LEASES)
+    });
+    thread::sleep(ms(200));
+    drop(one);
+    has_begun.recv().unwrap();
+    drop(two);
+    assert!(runtime.block_on(task).unwrap(), "no renewals while a thread was blocked");
+    assert!(leases.iter().all(LockGuard::is_held));
 }
 
 /// After such an answer the engine lets other tasks run first. If one of them blocks the thread, the engine must not wait behind it.

@@ -41,8 +41,9 @@ pub(crate) use tokio::{
 /// The ttl of most leases here: more than any switch takes, of which two thirds are left when a renewal is due.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// How long a request may take: longer than it does on a busy machine.
-pub(crate) const LIMIT: Duration = ms(6_000);
+/// How long a request may take: longer than it does on a busy machine, and than a primary holds back writes if its replica does not take over
+/// at once (`CLUSTER_MF_TIMEOUT * CLUSTER_MF_PAUSE_MULT` of Redis, ten seconds).
+pub(crate) const LIMIT: Duration = ms(12_000);
 
 /// A manager of its own, as another process would have it.
 pub(crate) async fn manager(url: &str, name: &str) -> LockManager {

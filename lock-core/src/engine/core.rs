@@ -73,9 +73,9 @@ pub(crate) struct State {
     /// Whether requests gather, until the task has passed its turn.
     gathering: bool,
     /// Whether there is a call that leaves when the task polls its reply for the first time. Nothing may leave before it.
-    unsent: bool,
+    pub(super) unsent: bool,
     /// The replies of calls in flight, on their way to the task.
-    replies: Vec<(CallId, Reply<Answer>)>,
+    pub(super) replies: Vec<(CallId, Reply<Answer>)>,
     /// Whether something was sent since the task has looked.
     sent: bool,
     /// How many tasks have ended.
@@ -339,9 +339,10 @@ impl Core {
         replies.append(&mut self.state().replies);
     }
 
-    /// Records that the replies which the task has taken were polled, so that all calls have left.
+    /// Records that the replies which the task has taken were polled, so that their calls have left. Another thread may have called since.
     pub(super) fn note_sent(&self) {
-        self.state().unsent = false;
+        let mut state = self.state();
+        state.unsent = state.replies.iter().any(|(_, reply)| reply.is_unsent());
     }
 
     /// Handles answers, on behalf of the task. If tasks are `gathering` requests, these wait for its next step.

@@ -5,7 +5,7 @@ use std::{
     future::{Future, pending, poll_fn},
     iter,
     panic::AssertUnwindSafe,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -232,17 +232,11 @@ impl Work {
                 Some(arrived) = self.notices.recv() => self.notice = Some(arrived),
                 // A request that comes alone leaves at once.
                 () = self.core.wake.notified() => self.gathers = gathering || !self.calls.is_empty(),
-                () = in_time(&self.turn, self.timer.until(&self.core, until, now)), if !gathering => {}
+                () = self.timer.until(&self.core, until, now), if !gathering => {}
                 () = pass(&self.turn, &mut self.passed), if gathering => {}
             }
         }
     }
-}
-
-/// Polls a timer.
-async fn in_time(turn: &Turn, timer: impl Future<Output = ()>) {
-    let mut timer = pin!(timer);
-    poll_fn(|cx| turn.poll_driven(true, cx, |cx| timer.as_mut().poll(cx))).await;
 }
 
 /// Lets other tasks have their turn, and records it: whatever happens next, requests are sent then.
@@ -408,6 +402,27 @@ mod tests {
             assert_eq!(engine.admit("acquire").unwrap_err().kind(), crate::ErrorKind::NoRuntime);
         }
         assert_eq!(engine.core.state().ended, 1);
+    }
+
+    #[test]
+    fn a_call_that_was_made_after_the_task_took_the_replies_has_not_left() {
+        let core = &engine(None).core;
+        let call = |number| {
+            let mut state = core.state();
+            state.unsent = true;
+            state.replies.push((number, Reply::new(pending())));
+        };
+        let mut replies = Vec::new();
+        for (number, is_unsent) in [(1, true), (2, false)] {
+            call(number);
+            core.take_replies(&mut replies);
+            if is_unsent {
+                call(3);
+            }
+            core.note_sent();
+            assert_eq!(core.state().unsent, is_unsent);
+            core.take_replies(&mut replies);
+        }
     }
 
     #[test]

@@ -26,9 +26,10 @@ async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {
     let mut work = pin!(work);
     let bell = Arc::new(Bell::default());
     let others = Some(runtime).filter(has_several_threads);
-    let waker = Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others }));
+    let rope = |is_driven| Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others: others.clone(), is_driven }));
+    let waker = rope(false);
     // Nobody else sets it.
-    let _ = turn.of_runtime.set(Waker::from(Arc::new(Rope { bell: Arc::clone(&bell), others: None })));
+    let _ = turn.of_runtime.set(rope(true));
     poll_fn(|cx| {
         bell.answer_to(cx.waker());
         for _ in 0..TURNS {
@@ -63,13 +64,14 @@ async fn in_turn(work: impl Future<Output = ()>, turn: Turn, runtime: Handle) {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn {
     is_passed: Arc<AtomicBool>,
-    /// The waker for what only sockets and timers wake.
+    /// The waker for what only the runtime wakes.
     of_runtime: Arc<OnceLock<Waker>>,
 }
 
 impl Turn {
     /// Polls a part of the work. If `is_driven`, only sockets and timers of the runtime wake it: the thread that has looked at these runs
-    /// the work next, so that no other thread has to be told.
+    /// the work next, so that no other thread has to be told; unless a task waits that a thread of tokio may take before those that it has
+    /// woken.
     pub(super) fn poll_driven<T>(
         &self,
         is_driven: bool,
@@ -153,6 +155,8 @@ struct Rope {
     bell: Arc<Bell>,
     /// The runtime of the task, if any of its threads may have to run the task.
     others: Option<Handle>,
+    /// Whether only the runtime wakes it.
+    is_driven: bool,
 }
 
 impl Bell {
@@ -174,7 +178,7 @@ impl Wake for Rope {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let Self { bell, others } = &**self;
+        let Self { bell, others, is_driven } = &**self;
         bell.rung.store(true, Ordering::SeqCst);
         if bell.listening.load(Ordering::SeqCst) {
             return;
@@ -182,7 +186,10 @@ impl Wake for Rope {
         let task = bell.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(task) = task {
             task.wake();
-            if let Some(runtime) = others {
+            // Now and then a thread takes a task from the queue of all threads before it looks into its slot. That task may block.
+            if let Some(runtime) = others
+                && (!is_driven || runtime.metrics().global_queue_depth() > 0)
+            {
                 free_slot(runtime);
             }
         }
@@ -194,9 +201,17 @@ const TURNS: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::atomic::AtomicUsize, task::Wake};
+    use std::{
+        sync::{atomic::AtomicUsize, mpsc},
+        task::Wake,
+        thread,
+        time::Duration,
+    };
 
-    use tokio::runtime::{Builder, Runtime};
+    use tokio::{
+        runtime::{Builder, Runtime},
+        time::sleep,
+    };
 
     use super::*;
 
@@ -251,4 +266,40 @@ mod tests {
         assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         assert_eq!(counter.0.load(Ordering::SeqCst), 1);
     }
+
+    /// As every 61st turn of a thread by default: it looks at timers, and then takes a task from outside before the work that they have woken.
+    #[test]
+    fn work_that_a_timer_has_woken_is_not_held_up_by_a_task_that_goes_before_it() {
+        let mut runtime = Builder::new_multi_thread();
+        let runtime =
+            runtime.worker_threads(2).event_interval(1).global_queue_interval(1).enable_all().build().unwrap();
+        let (turn, (send, polled)) = (Turn::default(), mpsc::channel());
+        let driven = turn.clone();
+        start(runtime.handle(), turn, async move {
+            let mut timer = pin!(sleep(TICK));
+            poll_fn(|cx| driven.poll_driven(true, cx, |cx| timer.as_mut().poll(cx))).await;
+            send.send(()).unwrap();
+        });
+        let (begin, has_begun) = mpsc::channel();
+        let [one, two] = [(); 2].map(|()| {
+            let (begin, (end, is_over)) = (begin.clone(), mpsc::channel::<()>());
+            runtime.spawn(async move {
+                begin.send(()).unwrap();
+                let _ = is_over.recv();
+            });
+            has_begun.recv().unwrap();
+            end
+        });
+        let task = runtime.spawn(async move {
+            begin.send(()).unwrap();
+            polled.recv_timeout(Duration::from_secs(30)).is_ok()
+        });
+        thread::sleep(2 * TICK);
+        drop(one);
+        has_begun.recv().unwrap();
+        drop(two);
+        assert!(runtime.block_on(task).unwrap(), "it stands behind the task that is blocked");
+    }
+
+    const TICK: Duration = Duration::from_millis(100);
 }
