@@ -150,7 +150,7 @@ fn leases_are_renewed_while_a_thread_is_blocked_that_has_woken_the_engine() {
 /// woken.
 #[test]
 fn leases_are_renewed_while_a_thread_is_blocked_by_a_task_that_goes_before_the_engine() {
-    // So does each turn of a thread here, and one in 61 by default.
+    // So does each turn of a thread here, and one in two to one in 127 by default.
     let mut runtime = Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).event_interval(1).global_queue_interval(1).enable_all().build().unwrap();
     let store = Store::default();
@@ -169,7 +169,7 @@ fn leases_are_renewed_while_a_thread_is_blocked_by_a_task_that_goes_before_the_e
             begin.send(()).unwrap();
             let _ = is_over.recv();
         });
-        has_begun.recv().unwrap();
+        has_begun.recv_timeout(SOON).unwrap();
         end
     });
     let blocked = store.clone();
@@ -180,7 +180,7 @@ fn leases_are_renewed_while_a_thread_is_blocked_by_a_task_that_goes_before_the_e
     });
     thread::sleep(ms(200));
     drop(one);
-    has_begun.recv().unwrap();
+    has_begun.recv_timeout(SOON).unwrap();
     drop(two);
     assert!(runtime.block_on(task).unwrap(), "no renewals while a thread was blocked");
     assert!(leases.iter().all(LockGuard::is_held));

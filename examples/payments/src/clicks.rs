@@ -37,14 +37,14 @@ impl Clicks {
             let (client, sender) = (client.clone(), sender.clone());
             tokio::spawn(async move {
                 let receipt = click(client, instances, customer).await;
-                sender.send_modify(|answered| *answered += 1);
+                sender.send_modify(|answered| *answered += usize::from(receipt.is_ok()));
                 receipt
             })
         };
         Self { clicks: (0..CUSTOMERS).map(click).collect(), answered }
     }
 
-    /// Waits until so many customers have an answer.
+    /// Waits until so many customers have a receipt.
     pub(crate) async fn until_answered(&self, count: usize) {
         // An error would say that no click is left; then all have an answer.
         let _ = self.answered.clone().wait_for(|answered| *answered >= count).await;

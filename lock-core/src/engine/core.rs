@@ -72,7 +72,7 @@ pub(crate) struct State {
     sends_at_once: bool,
     /// Whether requests gather, until the task has passed its turn.
     gathering: bool,
-    /// Whether there is a call that leaves when the task polls its reply for the first time. Nothing may leave before it.
+    /// Whether there is a call that leaves when the task polls its reply for the first time. Nothing may leave before it in a later round.
     pub(super) unsent: bool,
     /// The replies of calls in flight, on their way to the task.
     pub(super) replies: Vec<(CallId, Reply<Answer>)>,
@@ -339,10 +339,12 @@ impl Core {
         replies.append(&mut self.state().replies);
     }
 
-    /// Records that the replies which the task has taken were polled, so that their calls have left. Another thread may have called since.
-    pub(super) fn note_sent(&self) {
+    /// Records that the replies which the task has taken were polled, so that their calls have left. After a panic of the task, some may
+    /// still be here. Returns whether something waits that can leave now.
+    pub(super) fn note_sent(&self) -> bool {
         let mut state = self.state();
         state.unsent = state.replies.iter().any(|(_, reply)| reply.is_unsent());
+        !state.unsent && !state.calling && state.can_transmit()
     }
 
     /// Handles answers, on behalf of the task. If tasks are `gathering` requests, these wait for its next step.

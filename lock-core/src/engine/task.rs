@@ -3,7 +3,7 @@
 
 use std::{
     future::{Future, pending, poll_fn},
-    iter,
+    iter, mem,
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::Arc,
@@ -72,7 +72,12 @@ impl Future for InFlight {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, reply } = &mut *self;
-        let polled = caught(|| Pin::new(reply).poll(cx)).unwrap_or_else(|error| Poll::Ready(Err(error)));
+        let polled = caught(|| Pin::new(&mut *reply).poll(cx)).unwrap_or_else(|error| Poll::Ready(Err(error)));
+        if polled.is_ready() {
+            // Its drop is the backend's code, too.
+            let over = mem::replace(reply, Reply::ready(Err(BackendError::panicked())));
+            let _ = caught(|| drop(over));
+        }
         polled.map(|answer| (*call, answer))
     }
 }
@@ -98,8 +103,9 @@ async fn run(mut running: Running, turn: Turn) {
             Err(_) => panics += 1,
         }
         // A timer that has panicked would do so at each further poll.
-        let timer = std::mem::take(&mut work.timer);
+        let timer = mem::take(&mut work.timer);
         let _ = caught(|| drop(timer));
+        work.core.note_sent();
         caught::panicked("clock or backend");
         pause().await;
     }
@@ -183,7 +189,7 @@ impl Work {
             // The tasks that an answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
             // They have their turn first, once, since otherwise the first of them would have a call of its own and the others would
             // wait for room. Renewals leave at once, and answers that have come are handled before.
-            let gathering = std::mem::take(&mut self.gathers) & !std::mem::take(&mut self.passed);
+            let gathering = mem::take(&mut self.gathers) & !mem::take(&mut self.passed);
             let Step { now, lists: asked, messages, until, finished } = self.core.step(gathering);
             self.steps += 1;
             self.lists.extend(asked.into_iter().map(|list| list_keys(&self.core, list)));
@@ -211,9 +217,8 @@ impl Work {
                         Poll::Pending => self.calls.push(in_flight),
                     }
                 }
-                if sends {
-                    self.core.note_sent();
-                }
+                // A step that found one of these unsent has left the renewals that are due.
+                let waits = sends && self.core.note_sent();
                 while self.answered.len() < ANSWERS
                     && let Poll::Ready(Some(answer)) = self.calls.poll_next_unpin(cx)
                 {
@@ -222,7 +227,7 @@ impl Work {
                 if sends {
                     self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
                 }
-                if self.answered.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+                if self.answered.is_empty() && !waits { Poll::Pending } else { Poll::Ready(()) }
             });
             tokio::select! {
                 biased;

@@ -69,9 +69,9 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Polls a part of the work. If `is_driven`, only sockets and timers of the runtime wake it: the thread that has looked at these runs
-    /// the work next, so that no other thread has to be told; unless a task waits that a thread of tokio may take before those that it has
-    /// woken.
+    /// Polls a part of the work. If `is_driven`, only sockets and timers of the runtime wake it, or the engine of another manager: the
+    /// thread that has looked at these runs the work next, so that no other thread has to be told. A task that waits in the queue of all
+    /// threads is an exception, because the thread may take it first.
     pub(super) fn poll_driven<T>(
         &self,
         is_driven: bool,
@@ -267,7 +267,8 @@ mod tests {
         assert_eq!(counter.0.load(Ordering::SeqCst), 1);
     }
 
-    /// As every 61st turn of a thread by default: it looks at timers, and then takes a task from outside before the work that they have woken.
+    /// Some turns of a thread are such, and all of them here: it looks at timers, and then takes a task from outside before the work that
+    /// they have woken.
     #[test]
     fn work_that_a_timer_has_woken_is_not_held_up_by_a_task_that_goes_before_it() {
         let mut runtime = Builder::new_multi_thread();
@@ -287,19 +288,20 @@ mod tests {
                 begin.send(()).unwrap();
                 let _ = is_over.recv();
             });
-            has_begun.recv().unwrap();
+            has_begun.recv_timeout(SOON).unwrap();
             end
         });
         let task = runtime.spawn(async move {
             begin.send(()).unwrap();
-            polled.recv_timeout(Duration::from_secs(30)).is_ok()
+            polled.recv_timeout(SOON).is_ok()
         });
         thread::sleep(2 * TICK);
         drop(one);
-        has_begun.recv().unwrap();
+        has_begun.recv_timeout(SOON).unwrap();
         drop(two);
         assert!(runtime.block_on(task).unwrap(), "it stands behind the task that is blocked");
     }
 
-    const TICK: Duration = Duration::from_millis(100);
+    const TICK: Duration = Duration::from_secs(1);
+    const SOON: Duration = Duration::from_secs(60);
 }

@@ -29,8 +29,8 @@ impl RecentlyBusy {
     }
 }
 
-/// The same in every process, unlike the hash that a key carries: which keys share a slot decides what is sent, and a seed of the
-/// simulation must be one run everywhere. Keys that were chosen to share a slot gain nothing but the slower script.
+/// The same in every process that one version of Rust has built, unlike the hash that a key carries: which keys share a slot decides what
+/// is sent, and a seed of the simulation must be one run. Keys that were chosen to share a slot gain nothing but the slower script.
 fn slot(key: &LockKey) -> usize {
     let mut hasher = DefaultHasher::new();
     key.as_str().hash(&mut hasher);

@@ -77,7 +77,7 @@ impl Queues {
         if !self.counted.leaves_room(self.calls_at_once, self.outbox.len()) {
             return Moment::NEVER;
         }
-        if !self.outbox.is_empty() {
+        if !self.outbox.is_empty() || self.cleanup.has_untried() {
             return Moment::from_origin(Duration::ZERO);
         }
         self.cleanup.next().unwrap_or(Moment::NEVER)
