@@ -54,7 +54,7 @@ async fn on_all_threads(report: &mut Report) {
 
     for way in [1, 20] {
         let away = Duration::from_millis(way);
-        let far = Sides::connect(&far_away(server.port, away).await).await;
+        let far = Sides::connect(&far_away(server.port, away)).await;
         for tasks in [1, 4, 16, 64] {
             let [times, raw, no_delay, pings] = far.round_trips(tasks, away).await;
             let in_round_trips = |times| Rounds::beside(zip(times, pings.clone())).ratios;

@@ -51,7 +51,7 @@ async fn main() {
         report.figure(&format!("allocations_{tasks}"), "a pair", &rounds, "raw", Target::ValueAtMost(most));
     }
 
-    let far = far_away(server.port, WAY).await;
+    let far = far_away(server.port, WAY);
     let [mut near, mut round_trips] = [const { Rounds { values: Vec::new(), ratios: Vec::new() } }; 2];
     for round in 0..=ROUNDS {
         let (ours, raw) = (first_pair::<Ours>(&server.url).await, first_pair::<Raw>(&server.url).await);

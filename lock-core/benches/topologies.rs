@@ -104,7 +104,7 @@ async fn quorum_with_a_server_far_away(report: &mut Report, count: usize) {
     {
         let far = match ms {
             0 => nodes[place].url.clone(),
-            _ => far_away(nodes[place].port, Duration::from_millis(ms)).await,
+            _ => far_away(nodes[place].port, Duration::from_millis(ms)),
         };
         let managers = |at_place: &str| -> [Ours; 4] {
             let mut urls: Vec<_> = nodes.iter().map(|node| node.url.as_str()).collect();

@@ -5,20 +5,19 @@
 //! don't.
 
 use std::{
-    future::pending,
-    net::Ipv4Addr,
+    io::{Read as _, Write as _},
+    net::{self, Ipv4Addr},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
     net::{TcpListener, TcpStream},
-    sync::mpsc,
-    time::{Instant, sleep_until},
 };
 
 /// In front of a server on this machine, until the runtime ends.
@@ -64,48 +63,46 @@ async fn serve(listener: TcpListener, port: u16, requests: Arc<AtomicU64>) {
     }
 }
 
-/// The URL of a server on this machine that is so far away: half of the delay on the way there, and half on the way back.
-pub(crate) async fn far_away(port: u16, round_trip: Duration) -> String {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
+/// The URL of a server on this machine that is so far away: half of the delay on the way there, and half on the way back. It has threads,
+/// since tokio's timers count in milliseconds.
+pub(crate) fn far_away(port: u16, round_trip: Duration) -> String {
+    let listener = net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let url = format!("redis://{}", listener.local_addr().expect("it is bound"));
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
             // It has ended before the managers that reconnect to it.
-            let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else { continue };
-            for stream in [&client, &server] {
+            let Ok(server) = net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { continue };
+            let streams = [&client, &server].map(|stream| {
                 stream.set_nodelay(true).expect("it is open");
-            }
-            let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-            tokio::spawn(later(from_client, to_server, round_trip / 2));
-            tokio::spawn(later(from_server, to_client, round_trip / 2));
+                stream.try_clone().expect("it is open")
+            });
+            let [from_client, from_server] = streams;
+            later(from_client, server, round_trip / 2);
+            later(from_server, client, round_trip / 2);
         }
     });
     url
 }
 
 /// Passes bytes on after a delay, however many are in flight.
-async fn later(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, delay: Duration) {
-    let (sender, mut receiver) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let read = async {
+fn later(mut from: net::TcpStream, mut to: net::TcpStream, delay: Duration) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || {
         let mut buffer = vec![0; 16_384];
-        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
             let _ = sender.send((Instant::now() + delay, buffer[..length].to_vec()));
         }
-        // The writer ends both, by an error.
-        pending::<()>().await;
-    };
-    let write = async {
-        while let Some((at, bytes)) = receiver.recv().await {
-            sleep_until(at).await;
-            if to.write_all(&bytes).await.is_err() {
+    });
+    thread::spawn(move || {
+        for (at, bytes) in receiver {
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
                 break;
             }
         }
-    };
-    tokio::select! {
-        () = read => {}
-        () = write => {}
-    }
+        // One end that closes its connection closes that of the other.
+        let _ = to.shutdown(net::Shutdown::Both);
+    });
 }
 
 /// Finds where requests begin: `*2\r\n`, then for each argument `$3\r\n`, its bytes and `\r\n`.
