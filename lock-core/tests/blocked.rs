@@ -150,7 +150,7 @@ fn leases_are_renewed_while_a_thread_is_blocked_that_has_woken_the_engine() {
 /// woken.
 #[test]
 fn leases_are_renewed_while_a_thread_is_blocked_by_a_task_that_goes_before_the_engine() {
-    // So does each turn of a thread here, and one in two to one in 127 by default.
+    // Each turn of a thread does so here; by default it is one in 2 to 127.
     let mut runtime = Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).event_interval(1).global_queue_interval(1).enable_all().build().unwrap();
     let store = Store::default();

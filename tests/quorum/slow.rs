@@ -41,12 +41,9 @@ async fn fault_53_a_node_that_answers_late_is_not_waited_for() {
                 let (pairs, quick, is_over) = (Arc::clone(&pairs), Arc::clone(&quick), Arc::clone(&is_over));
                 clients.spawn(async move {
                     while !is_over.load(Ordering::Relaxed) {
-                        let mut begun = Instant::now();
+                        let begun = Instant::now();
                         let mut held = client.acquire(&key, LONG, |request| request.wait(LONG)).await.expect("in turn");
                         assert!(held.check());
-                        if contended {
-                            begun = Instant::now(); // it may have waited for others
-                        }
                         held.release().await.expect("held");
                         quick.fetch_add(u64::from(begun.elapsed() < LATE), Ordering::Relaxed);
                         pairs.fetch_add(1, Ordering::Relaxed);
@@ -66,9 +63,12 @@ async fn fault_53_a_node_that_answers_late_is_not_waited_for() {
                 (Instant::now(), pairs.load(Ordering::Relaxed), quick.load(Ordering::Relaxed));
             reached(from + PAIRS).await;
             figure(53, &format!("{PAIRS} pairs, node {late} late, contended: {contended}"), begun.elapsed());
-            // A pair that waits for the late node is never this quick; one that does not may be slow, on a busy machine.
+            // A pair that waits for the late node is never this quick; one that does not may be slow, on a busy machine or behind others.
             let quick = quick.load(Ordering::Relaxed) - quick_before;
-            assert!(quick >= PAIRS / 2, "{quick} of {PAIRS} pairs cannot have waited for the late node");
+            assert!(
+                quick >= PAIRS / if contended { 8 } else { 2 },
+                "{quick} of {PAIRS} pairs cannot have waited for the late node"
+            );
             assert!(nodes.servers[late].calls_of("set").await > before, "it has leases all the same");
             proxy.pass();
             is_over.store(true, Ordering::Relaxed);

@@ -46,7 +46,7 @@ impl Clicks {
 
     /// Waits until so many customers have a receipt.
     pub(crate) async fn until_answered(&self, count: usize) {
-        // An error would say that no click is left; then all have an answer.
+        // An error would say that no click is left; `receipts` then says which failed.
         let _ = self.answered.clone().wait_for(|answered| *answered >= count).await;
     }
 

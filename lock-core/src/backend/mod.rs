@@ -132,6 +132,11 @@ impl<T> Reply<T> {
         }
     }
 
+    /// Takes what is left of a reply whose answer has come.
+    pub(crate) fn take_rest(&mut self) -> Self {
+        Self(std::mem::replace(&mut self.0, Progress::Answered(None)))
+    }
+
     /// Whether the answer may have been read already.
     pub(crate) fn is_overtaken(&self) -> bool {
         let Progress::Awaited(_, Some(counts)) = &self.0 else { return false };

@@ -72,7 +72,7 @@ pub(crate) struct State {
     sends_at_once: bool,
     /// Whether requests gather, until the task has passed its turn.
     gathering: bool,
-    /// Whether there is a call that leaves when the task polls its reply for the first time. Nothing may leave before it in a later round.
+    /// Whether there is a call that leaves when the task polls its reply for the first time. No later round of calls may leave before it.
     pub(super) unsent: bool,
     /// The replies of calls in flight, on their way to the task.
     pub(super) replies: Vec<(CallId, Reply<Answer>)>,
@@ -339,8 +339,8 @@ impl Core {
         replies.append(&mut self.state().replies);
     }
 
-    /// Records that the replies which the task has taken were polled, so that their calls have left. After a panic of the task, some may
-    /// still be here. Returns whether something waits that can leave now.
+    /// Records that the replies which the task has taken were polled, so that their calls have left. After a panic of the task, `replies`
+    /// may still hold some that were not. Returns whether something waits that can leave now.
     pub(super) fn note_sent(&self) -> bool {
         let mut state = self.state();
         state.unsent = state.replies.iter().any(|(_, reply)| reply.is_unsent());

@@ -75,7 +75,7 @@ impl Future for InFlight {
         let polled = caught(|| Pin::new(&mut *reply).poll(cx)).unwrap_or_else(|error| Poll::Ready(Err(error)));
         if polled.is_ready() {
             // Its drop is the backend's code, too.
-            let over = mem::replace(reply, Reply::ready(Err(BackendError::panicked())));
+            let over = reply.take_rest();
             let _ = caught(|| drop(over));
         }
         polled.map(|answer| (*call, answer))
@@ -217,7 +217,7 @@ impl Work {
                         Poll::Pending => self.calls.push(in_flight),
                     }
                 }
-                // A step that found one of these unsent has left the renewals that are due.
+                // A step that found one of these unsent has sent nothing: the next one sends what was due.
                 let waits = sends && self.core.note_sent();
                 while self.answered.len() < ANSWERS
                     && let Poll::Ready(Some(answer)) = self.calls.poll_next_unpin(cx)
@@ -227,13 +227,13 @@ impl Work {
                 if sends {
                     self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
                 }
-                if self.answered.is_empty() && !waits { Poll::Pending } else { Poll::Ready(()) }
+                if self.answered.is_empty() && !waits { Poll::Pending } else { Poll::Ready(waits) }
             });
             tokio::select! {
                 biased;
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
                 Some(()) = self.lists.next() => {}
-                () = exchange => self.gathers = gathering,
+                waits = exchange => self.gathers = gathering || waits && !self.calls.is_empty(),
                 Some(arrived) = self.notices.recv() => self.notice = Some(arrived),
                 // A request that comes alone leaves at once.
                 () = self.core.wake.notified() => self.gathers = gathering || !self.calls.is_empty(),
