@@ -213,7 +213,8 @@ async fn the_simulated_node_answers_as_the_script_does() {
         listener.call(&["SUBSCRIBE", &heard]).await.expect("the server answers");
         let mut messages = 0;
         let seeds = seeds(0, 40);
-        let least = (seeds.end - seeds.start) / 10 * 25;
+        // Some three each, and fewer if the search draws other seeds.
+        let least = seeds.end - seeds.start;
         for seed in seeds {
             server.call(&["FLUSHALL"]).await;
             messages += compare(seed, &backend, &server, &heard, &mut listener).await;
