@@ -243,10 +243,13 @@ impl Store {
     fn renew(&mut self, renew: &Renew, call: &mut Call<'_>) -> Outcome {
         let Renew { key, token, .. } = renew;
         let (least, end) = (self.least(call.now), self.end(call.now, renew.ttl));
-        let share = self.keys.get_mut(key).and_then(|holders| holders.share_mut(*token, least));
-        let Some(share) = share else { return Outcome::Gone };
-        share.ends = share.ends.max(end);
-        let remaining = Duration::from_micros(share.ends - call.now);
+        let Some(holders) = self.keys.get_mut(key) else { return Outcome::Gone };
+        let Some(share) = holders.share(*token, least) else { return Outcome::Gone };
+        let ends = share.ends.max(end);
+        if share.ends < end {
+            holders.put(Share { token: *token, ends }, least);
+        }
+        let remaining = Duration::from_micros(ends - call.now);
         let numbers = (renew.block > 0).then(|| self.take_fences(key, renew.block, call));
         let (fence, block) = (numbers.map(|(fence, _)| fence), numbers.map_or(0, |(_, size)| size));
         Outcome::Renewed { remaining, fence, block }
@@ -258,10 +261,10 @@ impl Store {
         // First, since the key might be granted to it.
         let was_granted = self.waits(now) && self.remove_place(key, *token);
         let (least, end) = (self.least(now), self.end(now, release.after));
-        let share = self.keys.get_mut(key).and_then(|holders| holders.share_mut(*token, least));
-        let outcome = if share.is_some() { Outcome::Released } else { Outcome::Gone };
-        match share {
-            Some(share) if !release.after.is_zero() => share.ends = end,
+        let holders = self.keys.get_mut(key).filter(|holders| holders.share(*token, least).is_some());
+        let outcome = if holders.is_some() { Outcome::Released } else { Outcome::Gone };
+        match holders {
+            Some(holders) if !release.after.is_zero() => holders.put(Share { token: *token, ends: end }, least),
             Some(_) => self.end_share(key, *token, now),
             None => {}
         }

@@ -171,12 +171,12 @@ impl Audit {
         key: &LockKey,
         token: Token,
         (now, lasts): (u64, u64),
-        fences: (u64, u64),
+        (fences, floor): ((u64, u64), u64),
         mute: bool,
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         self.has_granted = true;
-        self.takes(key, (token, None), (now, now + lasts), fences, 0);
+        self.takes(key, (token, None), (now, now + lasts), fences, floor);
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == token);
         let before = mine.filter(|mine| !line[*mine].lapsed).unwrap_or(0);

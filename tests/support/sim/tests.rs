@@ -194,6 +194,54 @@ fn a_share_that_is_handed_over_ends_also_if_it_was_taken_again_before_the_repeat
     assert!(alone.holds(40, waiter).is_some(), "two permits are free");
 }
 
+#[test]
+fn a_share_that_is_handed_over_in_its_last_millisecond_keeps_the_number_of_the_group() {
+    let mut alone = Alone::new();
+    let [former, next] = [0, 1].map(|number| Alone::token(number, ":shared"));
+    let Outcome::Held { fence, .. } = alone.at(0, Operation::Acquire(alone.acquire(former, ms(100)))) else {
+        panic!("the key is free")
+    };
+    let took = alone.at(100, Operation::Acquire(alone.acquire(next, SECOND).from(former)));
+    assert_eq!(took, Outcome::Held { fence, block: 1, was_free: false });
+    assert_eq!(alone.breaches("number-falls"), 0, "{:?}", alone.node.audit.breaches);
+}
+
+#[test]
+fn a_grant_in_a_call_of_a_larger_number_gives_it_to_those_who_share_the_key() {
+    let mut alone = Alone::new();
+    let [holder, waiter, later] = [0, 2, 3].map(|number| Alone::token(number, ":shared"));
+    assert!(is_held(alone.at(0, alone.waits(holder, 5 * SECOND))));
+    assert!(!is_held(alone.at(10, alone.waits(Alone::token(1, ""), SECOND))));
+    assert!(!is_held(alone.at(20, alone.waits(waiter, SECOND))), "it comes behind one who does not fit");
+    // The place of that one has ended.
+    let floor = (BEGIN + 60_000) * 1_000;
+    let mut acquire = alone.acquire(later, SECOND);
+    acquire.floor = floor;
+    assert_eq!(alone.at(1_015, Operation::Acquire(acquire)), Outcome::Held { fence: floor, block: 1, was_free: true });
+    assert!(alone.holds(1_015, waiter).is_some());
+    assert_eq!(alone.breaches("shared-fence"), 0, "{:?}", alone.node.audit.breaches);
+}
+
+#[test]
+fn a_share_that_was_over_at_a_renewal_or_a_delayed_release_does_not_come_back_with_the_clock() {
+    for is_renewed in [true, false] {
+        let mut alone = Alone::new();
+        let [short, long] = [0, 1].map(|number| Alone::token(number, ":shared"));
+        assert!(is_held(alone.at(100, Operation::Acquire(alone.acquire(short, ms(10))))));
+        assert!(is_held(alone.at(100, Operation::Acquire(alone.acquire(long, ms(40))))));
+        let key = alone.key.clone();
+        alone.at(
+            120,
+            match is_renewed {
+                true => Operation::Renew(Renew::new(key.clone(), long, ms(40))),
+                false => Operation::Release(Release::new(key.clone(), long).after(ms(40))),
+            },
+        );
+        let left = Outcome::Shared { leases: 1, permits: 0, first: ms(60), last: ms(60) };
+        assert_eq!(alone.at(100, Operation::Inspect { key }), left);
+    }
+}
+
 /// Has one client do something in a world in which nothing breaks by itself. Returns the rules that it breaks, and the world.
 fn staged<F>(plan: Plan, script: impl FnOnce(Client) -> F) -> (Vec<&'static str>, Arc<World>)
 where

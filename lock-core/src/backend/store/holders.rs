@@ -56,15 +56,9 @@ impl Holders {
         self.find(token).ok().map(|found| &self.shares[found]).filter(|share| share.ends >= least)
     }
 
-    /// The lease of a token, if it ends at a time or later, to be changed.
-    pub(super) fn share_mut(&mut self, token: Token, least: u64) -> Option<&mut Share> {
-        let found = self.find(token).ok()?;
-        Some(&mut self.shares[found]).filter(|share| share.ends >= least)
-    }
-
-    /// Adds a lease, or replaces that of its token.
+    /// Adds a lease, or replaces that of its token. Those that end before a time go.
     pub(super) fn put(&mut self, share: Share, least: u64) {
-        // Each join removes the dead, as in the script: a clock that is set back would bring them to life.
+        // The dead go, as in the script: a clock that is set back would bring them to life.
         if self.shares.iter().any(|other| other.ends < least) {
             self.shares.retain(|other| other.ends >= least);
         }

@@ -107,6 +107,8 @@ impl Node {
         let other = acquire.is_some_and(|it| it.from.is_some_and(|from| goes_on(&from, it.token)));
         let was_free = self.alone(key, now).is_none() && !own && !other;
         let places = self.store.queues.get(key).into_iter().flat_map(|queue| &queue.places);
+        // What an acquire takes from another is not left to nobody.
+        let from = acquire.and_then(|acquire| acquire.from);
         let shares = self.store.keys.get(key).into_iter().flat_map(|holders| &holders.shares);
         Found {
             waits: self.store.waits(now * 1_000),
@@ -115,7 +117,10 @@ impl Node {
             is_own: own || other,
             was_twice: own && other,
             places: places.map(|waiting| (waiting.token, waiting.ends / 1_000)).collect(),
-            ending: shares.filter(|share| share.ends == now * 1_000).map(|share| share.token).collect(),
+            ending: shares
+                .filter(|share| share.ends == now * 1_000 && Some(share.token) != from)
+                .map(|share| share.token)
+                .collect(),
         }
     }
 
@@ -209,7 +214,7 @@ impl Node {
             self.note(key, token, Note { reserved: true, ..Note::default() });
             self.audit.does(key, Holder::Ours(token), What::Set(now + lasts));
             let fences = (grant.fence, u64::from(grant.block));
-            self.audit.granted(key, token, (now, lasts), fences, self.mute, &self.channels);
+            self.audit.granted(key, token, (now, lasts), (fences, run.call.floor), self.mute, &self.channels);
             if !is_refused && !channel.is_empty() {
                 self.audit.told(key, self.store.end_of(key, token, now * 1_000).is_some());
                 run.pushes.push((channel, grant));
