@@ -1,8 +1,7 @@
 //! Clients of another library that contend for the same keys: `foreign OPTION=VALUE…`.
 //!
-//! Options are `address` of the Redis, `folder`, `name`, `tasks`, `keys`, `ttl`, `hold` and `pause` as of `contend`, and
-//! `manners`: `good`, or what they do wrong, `ignore`, `delete`
-//! or `forget`. It says and hears the same.
+//! Options are `address` of the Redis, `folder`, `name`, `tasks`, `keys`, `ttl`, `hold` and `pause` as of `contend`. It says and hears
+//! the same.
 
 use std::{error::Error, path::Path, time::Duration};
 
@@ -19,12 +18,6 @@ pub(crate) async fn foreign(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
     let name = options.text("name")?;
     let recorder = Recorder::open(Path::new(options.text("folder")?), name);
-    let manners = match options.text("manners") {
-        Ok("ignore") => Manners::IgnoresHolders,
-        Ok("delete") => Manners::DeletesBlindly,
-        Ok("forget") => Manners::ForgetsTheTtl,
-        _ => Manners::Good,
-    };
     let keys = options.number("keys", 1)?;
     let ttl = options.milliseconds("ttl", 2_000)?;
     let hold = options.milliseconds("hold", 2)?;
@@ -35,7 +28,7 @@ pub(crate) async fn foreign(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     lines.recv().await;
     for task in 0..options.number("tasks", 1)? {
         let task = format!("t{task}");
-        let mut client = ForeignClient::connect(options.text("address")?, &recorder, &task, manners).await?;
+        let mut client = ForeignClient::connect(options.text("address")?, &recorder, &task, Manners::Good).await?;
         let mut dice = Dice::named(&format!("{name}/{task}"));
         let stopped = stopped.clone();
         tasks.spawn(async move {
