@@ -377,11 +377,9 @@ impl LockManagerBuilder {
     ///
     /// The runtime needs tokio's time and IO drivers, and must live longer than the leases.
     ///
-    /// Renewals need a thread, and the runtime's timers and sockets. In a busy service, a task that blocks its thread stops no renewals
-    /// if other threads are idle. On a runtime of one thread, or if all threads may be blocked for two thirds of a ttl, give the manager
-    /// a runtime of its own, whose thread nothing blocks. A quiet service needs one, too: one thread waits for timers and sockets, and
-    /// itself runs the task that one of them wakes (the answer to `lock().await` comes by a socket). If that task then blocks, even after
-    /// it has dropped a guard, no thread waits for them.
+    /// Renewals need a thread, and the runtime's timers and sockets. A task that blocks its thread stops no renewals of leases with a
+    /// ttl of a second or more if other threads are idle. On a runtime of one thread, or if all threads may be blocked for two thirds of
+    /// a ttl, give the manager a runtime of its own, whose thread nothing blocks.
     ///
     /// Do not wait for a lock with a foreign `block_on`, such as that of the `futures` crate, inside a task on a runtime of one
     /// thread. Nothing would drive the timers and the connection, and the wait would never end. Use `.await`, or give the manager a

@@ -186,6 +186,34 @@ fn leases_are_renewed_while_a_thread_is_blocked_by_a_task_that_goes_before_the_e
     assert!(leases.iter().all(LockGuard::is_held));
 }
 
+/// Nothing else happens in the process: the other threads sleep, and the one that waits for timers runs the task.
+#[test]
+fn leases_are_renewed_in_a_quiet_process_while_a_task_that_a_timer_or_an_answer_has_woken_blocks_its_thread() {
+    for _ in 0..5 {
+        for has_a_guard in [false, true] {
+            let runtime = threads(4);
+            let store = Store::default();
+            let renewed = runtime.block_on(async {
+                let manager = store.manager();
+                let mut leases = Vec::new();
+                for index in 0..LEASES {
+                    leases.push(manager.lock(format!("lease:{index}")).ttl(LONG).renew_every(ms(100)).await.unwrap());
+                }
+                let (mine, blocked) = (manager.clone(), store.clone());
+                let task = tokio::spawn(async move {
+                    sleep(ms(50)).await;
+                    if has_a_guard {
+                        drop(mine.lock("mine").ttl(LONG).await.unwrap());
+                    }
+                    blocked.block_until_renewed(2 * LEASES)
+                });
+                task.await.unwrap() && leases.iter().all(LockGuard::is_held)
+            });
+            assert!(renewed, "no renewals while a thread was blocked; it dropped a guard: {has_a_guard}");
+        }
+    }
+}
+
 /// After such an answer the engine lets other tasks run first. If one of them blocks the thread, the engine must not wait behind it.
 #[test]
 fn leases_are_renewed_while_one_of_the_tasks_blocks_a_thread_that_one_answer_has_woken() {

@@ -1,15 +1,6 @@
 //! Threads that are blocked, on real Redis.
 
-use std::{
-    future::poll_fn,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::Poll,
-    thread,
-};
+use std::{future::poll_fn, pin::pin, task::Poll, thread};
 
 use lock_core::{LockGuard, LockManager};
 use lock_tests::RedisServer;
@@ -17,7 +8,8 @@ use tokio::runtime::Builder;
 
 use crate::faults::*;
 
-/// Wakes the engine in three ways, and blocks the thread for three times the ttl of the other leases after each.
+/// Wakes the engine in three ways, in a process that does nothing else, and blocks the thread for three times the ttl of the other
+/// leases after each.
 ///
 /// It measures time, so that it is not one of the tests that run everywhere: `blocked` of `lock-core/tests` proves the same by counting.
 /// Run it on a quiet machine: `cargo test -p lock-tests --test system twenty_leases -- --ignored --nocapture`.
@@ -36,18 +28,7 @@ fn twenty_leases_survive_a_thread_that_is_blocked_for_three_times_their_ttl() {
 
 fn kept_while_blocked(way: usize) -> usize {
     let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("threads can be had");
-    // Traffic from outside, as of a service, so that tokio's timers run.
-    let is_done = Arc::new(AtomicBool::new(false));
-    let traffic = thread::spawn({
-        let (is_done, handle) = (Arc::clone(&is_done), runtime.handle().clone());
-        move || {
-            while !is_done.load(Ordering::Relaxed) {
-                drop(handle.spawn(async {}));
-                thread::sleep(ms(5));
-            }
-        }
-    });
-    let kept = runtime.block_on(async {
+    runtime.block_on(async {
         let server = RedisServer::start().await;
         let manager = LockManager::builder().url(server.url()).connect().await.expect("connects");
         let mut leases = Vec::new();
@@ -85,8 +66,5 @@ fn kept_while_blocked(way: usize) -> usize {
         });
         blocked.await.expect("no panic");
         leases.iter().filter(|lease: &&LockGuard| lease.is_held()).count()
-    });
-    is_done.store(true, Ordering::Relaxed);
-    traffic.join().expect("no panic");
-    kept
+    })
 }

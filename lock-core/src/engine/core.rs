@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
     /// When the task has to look at the clock.
-    pulse: Arc<Pulse>,
+    pub(super) pulse: Arc<Pulse>,
     /// After which wait the engine asks who holds a key.
     pub(super) explain_after: Option<Duration>,
     /// The runtime of the builder; else the task runs on that of the first request.

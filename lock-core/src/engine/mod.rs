@@ -10,6 +10,7 @@ pub(crate) mod deferred;
 #[path = "tests/fixture.rs"]
 pub(crate) mod fixture;
 pub(crate) mod hold;
+mod late;
 pub(crate) mod limits;
 #[cfg(all(test, lock_loom))]
 #[path = "tests/models.rs"]

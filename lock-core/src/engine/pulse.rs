@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use super::late;
 use crate::{
     clock::{Clock, Moment},
     lost::Observer,
@@ -50,7 +51,16 @@ impl Pulse {
 
     /// The task sleeps, at most until then; [`Moment::NEVER`] if it has nothing to do, or has ended.
     pub(super) fn rest(&self, until: Moment) {
-        self.due.store(until.nanoseconds(), Ordering::Release);
+        self.due.store(until.nanoseconds(), Ordering::SeqCst);
+        if until < Moment::NEVER {
+            late::look_again();
+        }
+    }
+
+    /// Returns in how long the task is late, which is zero if it is; `None` if it has nothing to do.
+    pub(super) fn until_late(&self) -> Option<Duration> {
+        let due = self.due();
+        (due < Moment::NEVER).then(|| (due + LEAST).since(self.now()))
     }
 
     /// Returns for how long the process has stood still by now, or stood still, while a lease lapsed that could have been renewed in
@@ -66,7 +76,7 @@ impl Pulse {
     }
 
     fn due(&self) -> Moment {
-        Moment::from_nanoseconds(self.due.load(Ordering::Acquire))
+        Moment::from_nanoseconds(self.due.load(Ordering::SeqCst))
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use super::{
     core::{Core, Step},
     deferred,
+    late::{self, Watched},
     question::Message,
     queues::in_flight::{CallId, List},
     responder::Responder,
@@ -43,7 +44,8 @@ impl Core {
         // A runtime that has ended drops the task inside `spawn`, and its drop (`Running`) clears the flag. So the flag has to be
         // read after the spawn: read before, it would promise a task that nobody runs, and requests would wait forever.
         let turn = Turn::default();
-        start(&runtime, turn.clone(), run(Running { core: Arc::clone(self), begun: false }, turn));
+        let watched = late::watch(&self.pulse, &runtime);
+        start(&runtime, turn.clone(), run(Running { core: Arc::clone(self), begun: false, _watched: watched }, turn));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 }
@@ -53,6 +55,7 @@ struct Running {
     core: Arc<Core>,
     /// Whether the task was polled.
     begun: bool,
+    _watched: Option<Watched>,
 }
 
 impl Drop for Running {

@@ -137,7 +137,7 @@ fn free_slot(runtime: &Handle) {
     drop(runtime.spawn(async {}));
 }
 
-fn has_several_threads(runtime: &Handle) -> bool {
+pub(super) fn has_several_threads(runtime: &Handle) -> bool {
     runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
 }
 
