@@ -1,8 +1,8 @@
 //! A thread of the process that wakes the runtime of an engine that is late.
 //!
 //! One thread of a runtime waits for its timers and sockets, and itself runs the task that one of them wakes. If that task blocks it while
-//! all other threads sleep, nobody waits for timers and sockets any more, and no lease is renewed. A task from outside wakes one of those
-//! that sleep, which then waits for timers and sockets. While no engine has anything to do, this thread sleeps without an end.
+//! all other threads sleep, nobody waits for timers and sockets, and no lease is renewed. A task from outside wakes a thread that
+//! sleeps, which then waits for them. While no engine has anything to do, the thread of the process sleeps without an end.
 
 use std::{
     sync::{
