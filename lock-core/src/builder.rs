@@ -379,7 +379,8 @@ impl LockManagerBuilder {
     ///
     /// Renewals need a thread, and the runtime's timers and sockets. A task that blocks its thread stops no renewals of leases with a
     /// ttl of a second or more if other threads are idle. On a runtime of one thread, or if all threads may be blocked for two thirds of
-    /// a ttl, give the manager a runtime of its own, whose thread nothing blocks.
+    /// a ttl, give the manager a runtime of its own, whose thread nothing blocks. That alone keeps leases whatever the tasks do: in rare
+    /// cases the thread that a task blocks is the one that was about to run the engine.
     ///
     /// Do not wait for a lock with a foreign `block_on`, such as that of the `futures` crate, inside a task on a runtime of one
     /// thread. Nothing would drive the timers and the connection, and the wait would never end. Use `.await`, or give the manager a

@@ -20,7 +20,8 @@ pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A source of time and of timers.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the present moment. It never goes back, and it counts suspended time if the platform can tell.
+    /// Returns the present moment. It never goes back, and it counts suspended time if the platform can tell. Threads of any kind ask, with
+    /// and without a runtime; it must not block.
     fn now(&self) -> Moment;
 
     /// Returns a future that is done once about `duration` has passed. It may be late, and does not count the time

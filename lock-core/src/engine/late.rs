@@ -13,42 +13,51 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinHandle};
 
-use super::{pulse::Pulse, turn::has_several_threads};
+use super::pulse::Pulse;
 use crate::caught::caught;
 
-/// An engine whose task runs on a runtime of several threads, until this is dropped.
+/// The watch over the task of an engine, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Watched(Arc<Pulse>);
+pub(super) struct Watched(Arc<Engine>);
 
-/// Watches the task of an engine; one on a runtime of one thread nobody could wake.
+#[derive(Debug)]
+struct Engine {
+    pulse: Arc<Pulse>,
+    runtime: Handle,
+    /// The last empty task. Until it has run, all threads of the runtime are busy, and another one would not help.
+    sent: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Watches the task of an engine, unless its runtime has no other thread to wake, or the system has none for this.
 pub(super) fn watch(pulse: &Arc<Pulse>, runtime: &Handle) -> Option<Watched> {
-    if !has_several_threads(runtime) {
+    if runtime.metrics().num_workers() < 2 {
         return None;
     }
-    // Without a thread leases are renewed as ever, but in that one case.
-    let thread = || thread::Builder::new().name("lock-core late".to_owned()).spawn(look_for_ever).ok();
-    THREAD.get_or_init(|| thread().map(|thread| thread.thread().clone())).as_ref()?;
-    engines().push((Arc::clone(pulse), runtime.clone()));
-    Some(Watched(Arc::clone(pulse)))
+    let mut engines = locked(&ENGINES);
+    if THREAD.get().is_none() {
+        let thread = thread::Builder::new().name("lock-core late".to_owned()).spawn(look_for_ever).ok()?;
+        let _ = THREAD.set(thread.thread().clone());
+    }
+    let engine = Arc::new(Engine { pulse: Arc::clone(pulse), runtime: runtime.clone(), sent: Mutex::default() });
+    engines.push(Arc::clone(&engine));
+    pulse.is_watched.store(true, Ordering::SeqCst);
+    Some(Watched(engine))
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let mut engines = engines();
-        let mine = engines.iter().position(|(pulse, _)| Arc::ptr_eq(pulse, &self.0));
-        let removed = mine.map(|mine| engines.swap_remove(mine));
-        drop(engines);
-        drop(removed);
+        self.0.pulse.is_watched.store(false, Ordering::SeqCst);
+        locked(&ENGINES).retain(|engine| !Arc::ptr_eq(engine, &self.0));
     }
 }
 
-/// Some engine has something to do again.
+/// A watched engine has something to do again.
 pub(super) fn look_again() {
     if IS_IDLE.load(Ordering::SeqCst)
         && IS_IDLE.swap(false, Ordering::SeqCst)
-        && let Some(Some(thread)) = THREAD.get()
+        && let Some(thread) = THREAD.get()
     {
         thread.unpark();
     }
@@ -56,49 +65,121 @@ pub(super) fn look_again() {
 
 fn look_for_ever() {
     loop {
-        // Set before the look: an engine first says until when it sleeps, and then reads this, all sequentially consistent. So either this
-        // look sees it, or it wakes this thread.
+        if let Some(pause) = look() {
+            thread::park_timeout(pause);
+            continue;
+        }
+        // Set before another look: an engine first says until when it sleeps, and then reads this, all sequentially consistent. So either
+        // that look sees it, or it wakes this thread.
         IS_IDLE.store(true, Ordering::SeqCst);
         match look() {
             Some(pause) => {
                 IS_IDLE.store(false, Ordering::SeqCst);
                 thread::park_timeout(pause);
             }
-            None => thread::park(),
+            // A clock or a subscriber that parks this thread may have taken the wake-up.
+            None => {
+                while IS_IDLE.load(Ordering::SeqCst) {
+                    thread::park();
+                }
+            }
         }
     }
 }
 
 /// Wakes the runtimes of those that are late. Returns when to look again; `None` if no engine has anything to do.
 fn look() -> Option<Duration> {
-    // Neither the application's clock nor a runtime's hooks are called under the lock.
-    let watched = engines().clone();
-    let pauses = watched.into_iter().filter_map(|(pulse, runtime)| {
-        let left = caught("clock", || pulse.until_late())??;
-        if left.is_zero() {
-            caught("runtime", || drop(runtime.spawn(async {})));
-        }
-        let pause = if left.is_zero() { AGAIN } else { left.clamp(LEAST, AGAIN) };
-        caught("clock", || drop(pulse));
-        Some(pause)
+    // Neither the application's clock nor a runtime's hooks are called under the lock, nor is the last of anything dropped there.
+    let engines = locked(&ENGINES).clone();
+    let pauses = engines.into_iter().filter_map(|engine| {
+        let pause = caught("clock", || engine.pause()).unwrap_or(Some(AGAIN));
+        caught("clock", || drop(engine));
+        pause
     });
     pauses.min()
 }
 
-fn engines() -> MutexGuard<'static, Vec<(Arc<Pulse>, Handle)>> {
-    ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
+impl Engine {
+    /// Wakes the runtime if the task is late. Returns when to look again, if the task has anything to do.
+    fn pause(&self) -> Option<Duration> {
+        let left = self.pulse.until_late()?;
+        if !left.is_zero() {
+            return Some(left.clamp(LEAST, AGAIN));
+        }
+        let has_run = locked(&self.sent).as_ref().is_none_or(JoinHandle::is_finished);
+        if has_run {
+            let sent = self.runtime.spawn(async {});
+            *locked(&self.sent) = Some(sent);
+        }
+        Some(AGAIN)
+    }
 }
 
-static ENGINES: Mutex<Vec<(Arc<Pulse>, Handle)>> = Mutex::new(Vec::new());
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static ENGINES: Mutex<Vec<Arc<Engine>>> = Mutex::new(Vec::new());
 
 /// Whether the thread sleeps until an engine wakes it.
 static IS_IDLE: AtomicBool = AtomicBool::new(false);
 
-/// The thread, if the system had one.
-static THREAD: OnceLock<Option<Thread>> = OnceLock::new();
+/// Set before any engine is watched.
+static THREAD: OnceLock<Thread> = OnceLock::new();
 
 /// The shortest pause.
 const LEAST: Duration = Duration::from_millis(10);
 
 /// The longest pause, while an engine has something to do.
 const AGAIN: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::{runtime::Builder, time::sleep};
+
+    use super::*;
+    use crate::clock::{Clock, Moment, SystemClock};
+
+    /// What nobody's timer would end.
+    const SOON: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_runtime_whose_timers_nobody_waits_for_is_woken_once_its_engine_is_late() {
+        for _ in 0..10 {
+            let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let pulse = Pulse::new(Arc::new(SystemClock), None);
+            let watched = watch(&pulse, runtime.handle());
+            let (begin, has_begun) = mpsc::channel();
+            let (end, is_over) = mpsc::channel::<()>();
+            let (fire, has_fired) = mpsc::channel();
+            // The thread that waits for timers runs it.
+            drop(runtime.spawn(async move {
+                sleep(Duration::from_millis(20)).await;
+                begin.send(()).unwrap();
+                let _ = is_over.recv();
+            }));
+            drop(runtime.spawn(async move {
+                sleep(Duration::from_millis(40)).await;
+                fire.send(()).unwrap();
+            }));
+            has_begun.recv_timeout(SOON).unwrap();
+            pulse.rest(SystemClock.now());
+            has_fired.recv_timeout(SOON).unwrap();
+            pulse.rest(Moment::NEVER);
+            drop((end, watched));
+        }
+    }
+
+    #[test]
+    fn an_engine_that_has_ended_or_whose_runtime_has_one_thread_is_not_watched() {
+        let one = Builder::new_current_thread().build().unwrap();
+        let pulse = Pulse::new(Arc::new(SystemClock), None);
+        assert!(watch(&pulse, one.handle()).is_none());
+        let two = Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        drop(watch(&pulse, two.handle()).unwrap());
+        assert!(!locked(&ENGINES).iter().any(|engine| Arc::ptr_eq(&engine.pulse, &pulse)));
+        assert!(!pulse.is_watched.load(Ordering::Relaxed));
+    }
+}

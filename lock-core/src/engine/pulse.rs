@@ -7,7 +7,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -27,13 +27,21 @@ pub(crate) struct Pulse {
     due: AtomicU64,
     /// From when until when it stood still last. Written by the task only, the end after the beginning.
     stood_still: [AtomicU64; 2],
+    /// Whether the thread of the process looks when the task is late.
+    pub(super) is_watched: AtomicBool,
     /// The function of the application that is told of losses.
     pub(super) observer: Option<Observer>,
 }
 
 impl Pulse {
     pub(crate) fn new(clock: Arc<dyn Clock>, observer: Option<Observer>) -> Arc<Self> {
-        Arc::new(Self { clock, due: AtomicU64::new(u64::MAX), stood_still: Default::default(), observer })
+        Arc::new(Self {
+            clock,
+            due: AtomicU64::new(u64::MAX),
+            stood_still: Default::default(),
+            is_watched: AtomicBool::new(false),
+            observer,
+        })
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -52,7 +60,7 @@ impl Pulse {
     /// The task sleeps, at most until then; [`Moment::NEVER`] if it has nothing to do, or has ended.
     pub(super) fn rest(&self, until: Moment) {
         self.due.store(until.nanoseconds(), Ordering::SeqCst);
-        if until < Moment::NEVER {
+        if until < Moment::NEVER && self.is_watched.load(Ordering::Relaxed) {
             late::look_again();
         }
     }

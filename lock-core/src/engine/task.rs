@@ -45,7 +45,7 @@ impl Core {
         // read after the spawn: read before, it would promise a task that nobody runs, and requests would wait forever.
         let turn = Turn::default();
         let watched = late::watch(&self.pulse, &runtime);
-        start(&runtime, turn.clone(), run(Running { core: Arc::clone(self), begun: false, _watched: watched }, turn));
+        start(&runtime, turn.clone(), run(Running { core: Arc::clone(self), begun: false, watched }, turn));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 }
@@ -55,11 +55,13 @@ struct Running {
     core: Arc<Core>,
     /// Whether the task was polled.
     begun: bool,
-    _watched: Option<Watched>,
+    watched: Option<Watched>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // First, since the next task may start elsewhere as soon as this one has stopped.
+        drop(self.watched.take());
         self.core.stopped(self.begun);
     }
 }

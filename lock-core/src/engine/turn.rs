@@ -137,7 +137,7 @@ fn free_slot(runtime: &Handle) {
     drop(runtime.spawn(async {}));
 }
 
-pub(super) fn has_several_threads(runtime: &Handle) -> bool {
+fn has_several_threads(runtime: &Handle) -> bool {
     runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
 }
 
