@@ -1,7 +1,7 @@
 //! Several processes that want the same keys of one Redis, judged by what each of them wrote down.
 //!
-//! `HISTORY_DIR` keeps the histories. No test measures how quick something is: what is granted to whom is read from the fencing
-//! tokens, since a release that finds a waiter grants it the key, and draws its token, in the same step.
+//! `HISTORY_DIR` keeps the histories. No test measures how quick something is: what is granted to whom is read from the key, since a
+//! release that finds a waiter grants it the key in the same step. (Not from the fencing tokens: a check of the waiter may draw another.)
 
 use std::{
     collections::BTreeMap,
@@ -82,8 +82,8 @@ async fn fault_05_killed_waiters_cost_the_others_nothing() {
     for _ in 0..3 {
         // The release passes over the dead: it grants the key to one that lives, with no check of a waiter between.
         let granted = release(&mut holder, &server).await;
-        let (next, fence, took) = next_holder(&mut waiters).await;
-        assert_eq!(fence, granted, "the key was granted to a dead waiter first");
+        let (next, _, took) = next_holder(&mut waiters).await;
+        assert_eq!(token(&server).await, granted, "the key was granted to a dead waiter first");
         served.push(took);
         holder = next;
     }
@@ -93,10 +93,15 @@ async fn fault_05_killed_waiters_cost_the_others_nothing() {
     judged(&run);
 }
 
-/// Releases the lease of an actor; returns the fencing token that was drawn last: that of the next holder, if there is one.
-async fn release(holder: &mut Actor, server: &RedisServer) -> u64 {
+/// Releases the lease of an actor; returns the token to which the key was granted.
+async fn release(holder: &mut Actor, server: &RedisServer) -> String {
     assert_eq!(holder.tell("release").await, "released");
-    server.last_fence().await.expect("there was a holder")
+    token(server).await
+}
+
+/// The token that has the key; empty if it is free.
+async fn token(server: &RedisServer) -> String {
+    server.call(&["GET", "k"]).await.text().unwrap_or_default().to_owned()
 }
 
 /// Waits until one of them holds; returns it, its fencing token, and how long that took.
@@ -135,15 +140,16 @@ async fn fault_06_stopped_waiter_at_the_head_costs_a_check_and_its_call_window()
     let before = Instant::now();
     let granted = release(&mut holder, &server).await;
     let kept = server.call(&["PTTL", "k"]).await.integer().expect("a number");
-    let (mut next, fence, first) = next_holder(&mut waiters).await;
-    assert!(fence > granted, "the key was granted to the head, and then again");
     // The key was still kept for the head, unless this machine was so slow that its window was over already.
-    assert!(kept <= 1_025 || before.elapsed() > ms(1_025), "the key is kept for the head for {kept} ms");
+    let is_slow = before.elapsed() > ms(1_025);
+    let (mut next, _, first) = next_holder(&mut waiters).await;
+    assert!(is_slow || token(&server).await != granted, "the key was granted to the head, and then again");
+    assert!(kept <= 1_025 || is_slow, "the key is kept for the head for {kept} ms");
     // It costs the others nothing more.
     for _ in 0..2 {
         let granted = release(&mut next, &server).await;
-        let (holder, fence, _) = next_holder(&mut waiters).await;
-        assert_eq!(fence, granted, "the key was granted to the head again");
+        let (holder, ..) = next_holder(&mut waiters).await;
+        assert_eq!(token(&server).await, granted, "the key was granted to the head again");
         next = holder;
     }
     assert_eq!(next.tell("release").await, "released");
@@ -276,7 +282,7 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
         let fence = waiter.held(HANDOFF).await;
         took.push(start.elapsed());
         assert!(fence > last);
-        assert_eq!(fence, granted, "the release of the one before has granted it the key");
+        assert_eq!(token(&server).await, granted, "the release of the one before has granted it the key");
         last = fence;
         holder = waiter;
     }
@@ -308,7 +314,8 @@ async fn waiter_that_gives_up_leaves_its_place_to_the_next() {
     eventually(SOON, "their places are gone", async || places().await == 2).await;
     for mut waiter in waiters.drain(2..) {
         let granted = release(&mut holder, &server).await;
-        assert_eq!(waiter.held(HANDOFF).await, granted, "no place of another is before its own");
+        waiter.held(HANDOFF).await;
+        assert_eq!(token(&server).await, granted, "no place of another is before its own");
         holder = waiter;
     }
     assert_eq!(holder.tell("release").await, "released");
@@ -356,10 +363,10 @@ async fn broken_rules(manners: Manners, name: &str) -> Vec<Rule> {
     let token = foreign.acquire("k", Some(ms(20)), Duration::ZERO).await.expect("is answered").expect("it is free");
     eventually(SOON, "the lease is over", async || server.keys("k").await.is_empty()).await;
     first.acquire("k", LONG).await;
-    let again = foreign.acquire("k", Some(ms(20)), Duration::ZERO).await.expect("is answered");
+    let again = foreign.acquire("k", Some(LONG), Duration::ZERO).await.expect("is answered");
     assert_eq!(again.is_some(), manners == Manners::IgnoresHolders);
-    let was_there = foreign.release("k", &token).await.expect("is answered");
-    assert_eq!(was_there, manners == Manners::DeletesBlindly);
+    let was_there = foreign.release("k", again.as_ref().unwrap_or(&token)).await.expect("is answered");
+    assert_eq!(was_there, matches!(manners, Manners::IgnoresHolders | Manners::DeletesBlindly));
     second.begin("k", LONG, LONG).await;
     if manners == Manners::DeletesBlindly {
         second.held(SOON).await;

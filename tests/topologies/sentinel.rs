@@ -164,6 +164,7 @@ async fn fault_13_a_release_that_reached_no_replica_is_repeated_at_the_new_prima
 async fn a_sentinel_of_another_deployment_is_outvoted_and_named_in_the_log() {
     let (log, _default) = Log::begin();
     let (sentinels, theirs) = (Sentinels::start().await, RedisServer::start().await);
+    sentinels.be_patient().await;
     let stranger = Sentinels::of_configuration(&theirs, 7).await;
     let addresses = sentinels.sentinels().iter().map(RedisServer::address).chain([stranger.address()]);
     let url = format!("redis+sentinel://{}/{}", addresses.collect::<Vec<_>>().join(","), Sentinels::SERVICE);
