@@ -214,7 +214,7 @@ fn a_grant_in_a_call_of_a_larger_number_gives_it_to_those_who_share_the_key() {
     let [holder, waiter, later] = [0, 2, 3].map(|number| Alone::token(number, ":shared"));
     assert!(is_held(alone.at(0, alone.waits(holder, 5 * SECOND))));
     assert!(!is_held(alone.at(10, alone.waits(Alone::token(1, ""), SECOND))));
-    assert!(!is_held(alone.at(20, alone.waits(waiter, SECOND))), "it comes behind one who does not fit");
+    assert!(!is_held(alone.at(20, alone.waits(waiter, SECOND))), "a writer waits before it");
     // The place of that one has ended.
     let floor = (BEGIN + 60_000) * 1_000;
     let mut acquire = alone.acquire(later, SECOND);
