@@ -9,7 +9,7 @@ use std::{
 };
 
 use lock_tests::{
-    Actor, HANDOFF, LONG, RedisServer, Reply, SOON, actor, eventually, figure,
+    Actor, HANDOFF, LONG, RedisServer, SOON, actor, eventually, figure, has_places,
     history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, judged, now},
     ms, team,
 };
@@ -102,15 +102,6 @@ async fn release(holder: &mut Actor, server: &RedisServer) -> String {
 /// The token that has the key; empty if it is free.
 async fn token(server: &RedisServer) -> String {
     server.call(&["GET", "k"]).await.text().unwrap_or_default().to_owned()
-}
-
-/// Waits until so many wait for the key. (That the server has heard a script of a process does not say so: its handshake has one, too.)
-async fn has_places(server: &RedisServer, places: usize) {
-    eventually(SOON, format!("{places} wait"), async || {
-        let fields = server.call(&["HKEYS", "{0}lock-core:queue:k"]).await;
-        fields.items().iter().filter_map(Reply::text).filter(|field| field.starts_with('#')).count() == places
-    })
-    .await;
 }
 
 /// Waits until one of them holds; returns it, its fencing token, and how long that took.
@@ -254,7 +245,7 @@ async fn foreign_key_without_ttl_is_waited_for_without_a_busy_loop() {
     for index in 0..WAITERS {
         let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
         waiter.begin("k", LONG, LONG).await;
-        waiter.surely_waits(&server).await;
+        has_places(&server, index + 1).await;
         waiters.push(waiter);
     }
     sleep(ms(500)).await; // the first tries may be quick

@@ -16,7 +16,7 @@ use lock_core::{
     BuildError, ErrorKind, LockManager, LockManagerBuilder,
     redis::{BasicAuth, ErrorKind as RedisErrorKind, RedisResult, StreamingCredentialsProvider},
 };
-use lock_tests::{LONG, RedisServer, SOON, eventually, ms, server::Client, within};
+use lock_tests::{LONG, RedisServer, SOON, eventually, eventually_some, ms, server::Client, within};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -109,9 +109,13 @@ async fn password(server: &RedisServer, user: &str, password: &str) {
 
 /// The one connection of the manager.
 async fn connection(server: &RedisServer) -> Client {
-    let clients = server.client_list().await.into_iter().filter(|client| client.name() == "ours");
-    let [client] = clients.collect::<Vec<_>>().try_into().unwrap();
-    client
+    // While it is replaced there are two, or none.
+    eventually_some(SOON, "it has one connection", async || {
+        let clients = server.client_list().await.into_iter().filter(|client| client.name() == "ours");
+        let [client] = clients.collect::<Vec<_>>().try_into().ok()?;
+        Some(client)
+    })
+    .await
 }
 
 /// The error of connecting, without a secret in it.

@@ -37,8 +37,11 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused_by_a_clus
         eventually(SOON, "it has a place", async || !node.keys("*lock-core:queue:*").await.is_empty()).await;
         let told = node.call(&["PUBSUB", "SHARDCHANNELS", "*lock-core:calls:*"]).await;
         assert!(!told.items().is_empty(), "it waits to be told");
-        let info = other.inspect(&key).await.unwrap();
-        assert!(info.holder().is_some() && info.waiters().len() == 1, "{info:?}");
+        eventually(SOON, "both are described", async || {
+            let info = other.inspect(&key).await.unwrap();
+            info.holder().is_some() && info.waiters().len() == 1
+        })
+        .await;
         held.release().await.unwrap();
         waits.await.unwrap().unwrap().release().await.unwrap();
     }

@@ -24,7 +24,7 @@ pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
 pub(crate) use lock_tests::{
-    HANDOFF, LONG, SOON, for_seconds,
+    HANDOFF, LONG, SOON, for_seconds, has_places,
     history::{judged, judged_by},
     ms,
 };

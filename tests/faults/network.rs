@@ -43,7 +43,7 @@ async fn fault_21_holder_that_is_cut_off_knows_in_time_and_blocks_for_its_ttl() 
     let mut waiter = actor!(run, server.url(), "waiter").await;
     let mut held = client.acquire("k", 3 * TTL, |request| request).await.expect("the key is free");
     waiter.begin("k", LONG, LONG).await;
-    waiter.surely_waits(&server).await;
+    has_places(&server, 1).await;
     let since = now();
     proxy.hole();
     timeout(SOON, held.guard().ended()).await.expect("it is told");
@@ -78,10 +78,10 @@ async fn fault_22_waiter_that_is_cut_off_ends_in_time_costs_others_a_check_and_w
     let kept = kept_for(&server).await;
     assert!(kept <= Some(1_025), "a key is kept for a waiter that is cut off for {kept:?} ms");
     other.begin("k", LONG, LONG).await;
-    other.surely_waits(&server).await;
     let error = timeout(SOON, waits).await.expect("it ends").expect("no panic").expect_err("nobody answers");
     assert!(matches!(error.kind(), ErrorKind::Busy | ErrorKind::Backend), "{error}");
     figure(22, "a wait of 3 s, cut off, ends after", asked.elapsed());
+    has_places(&server, 2).await;
     let released = Instant::now();
     assert_eq!(holder.tell("release").await, "released");
     other.held(SOON).await;
@@ -122,7 +122,7 @@ async fn fault_23_holder_behind_a_pulled_cable_knows_in_time_and_works_again() {
     let mut waiter = actor!(run, server.url(), "waiter").await;
     holder.acquire("k", 3 * TTL).await;
     waiter.begin("k", LONG, LONG).await;
-    waiter.surely_waits(&server).await;
+    has_places(&server, 1).await;
     let since = now();
     namespace.unplug();
     let (reason, told) = holder.lost(SOON).await;

@@ -17,7 +17,7 @@ async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms
     let ttl = 2 * TTL;
     let old = stopped.acquire("k", ttl).await;
     next.begin("k", LONG, LONG).await;
-    next.surely_waits(&server).await;
+    has_places(&server, 1).await;
     let since = now();
     stopped.process.pause();
     let fence = next.held(SOON).await;
@@ -128,7 +128,7 @@ async fn fault_05_one_five_and_twenty_killed_waiters_in_a_row_are_passed_over_at
     for index in 0..30 {
         let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
         waiter.begin("k", LONG, LONG).await;
-        waiter.surely_waits(&server).await;
+        has_places(&server, index + 1).await;
         waiters.push_back(waiter);
     }
     let mut gone = 0;

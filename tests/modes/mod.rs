@@ -15,7 +15,7 @@ pub(crate) use std::time::{Duration, Instant};
 
 use lock_tests::Reply;
 pub(crate) use lock_tests::{
-    Actor, HANDOFF, LONG, RedisServer, SOON, actor, figure, for_seconds,
+    Actor, HANDOFF, LONG, RedisServer, SOON, actor, figure, for_seconds, has_places,
     history::{Mode, Run, judged, now},
     ms,
 };

@@ -59,16 +59,17 @@ async fn fault_53_a_node_that_answers_late_is_not_waited_for() {
             // A node is late when all its answers of half a second were, four at least: until then they are waited for.
             tokio::time::sleep(8 * LATE).await;
             let before = nodes.servers[late].calls_of("set").await;
-            let (begun, from, quick_before) =
-                (Instant::now(), pairs.load(Ordering::Relaxed), quick.load(Ordering::Relaxed));
-            reached(from + PAIRS).await;
-            figure(53, &format!("{PAIRS} pairs, node {late} late, contended: {contended}"), begun.elapsed());
             // A pair that waits for the late node is never this quick; one that does not may be slow, on a busy machine or behind others.
-            let quick = quick.load(Ordering::Relaxed) - quick_before;
-            assert!(
-                quick >= PAIRS / if contended { 8 } else { 2 },
-                "{quick} of {PAIRS} pairs cannot have waited for the late node"
-            );
+            let enough = PAIRS / if contended { 8 } else { 2 };
+            let mut tried = Vec::new();
+            while tried.last().is_none_or(|quick| *quick < enough) {
+                assert!(tried.len() < 5, "of {PAIRS} pairs, {tried:?} cannot have waited for the late node");
+                let (begun, from, quick_before) =
+                    (Instant::now(), pairs.load(Ordering::Relaxed), quick.load(Ordering::Relaxed));
+                reached(from + PAIRS).await;
+                figure(53, &format!("{PAIRS} pairs, node {late} late, contended: {contended}"), begun.elapsed());
+                tried.push(quick.load(Ordering::Relaxed) - quick_before);
+            }
             assert!(nodes.servers[late].calls_of("set").await > before, "it has leases all the same");
             proxy.pass();
             is_over.store(true, Ordering::Relaxed);

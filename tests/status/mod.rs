@@ -204,9 +204,13 @@ async fn a_holder_whose_process_was_killed_is_counted_beside_those_that_share_th
     let _living = [shared().await.expect("free"), shared().await.expect("shared")];
     let mut dies = role!("hold", server.url(), "goods:7", LONG.as_millis(), 0, "shared");
     dies.expect("held", SOON).await;
-    let info = ops.inspect("goods:7").await.expect("it answers");
-    assert_eq!((info.leases(), info.holders().len(), info.silent()), (3, 3, None));
+    eventually(SOON, "all three answer", async || {
+        let info = ops.inspect("goods:7").await.expect("it answers");
+        (info.leases(), info.holders().len(), info.silent()) == (3, 3, None)
+    })
+    .await;
     dies.kill().await;
+    // Two leases are of the process that asks, which knows of them without an answer.
     for info in [ops.inspect("goods:7").await.expect("it answers"), ops.list("").await.expect("it answers").remove(0)] {
         let silent = info.silent().expect("one has died");
         assert_eq!((info.leases(), info.holders().len(), silent.leases()), (3, 2, 1));

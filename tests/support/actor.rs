@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::{
     history::{Mode, Run},
     process::Process,
+    resp::Reply,
     server::RedisServer,
     wait::{SOON, eventually},
 };
@@ -139,19 +140,6 @@ impl Actor {
         (reason.to_owned(), at.parse().expect("a time is a number"))
     }
 
-    /// Waits until `server` has heard the first request of this process, which has made none before: from then on it
-    /// surely waits.
-    ///
-    /// # Panics
-    /// When it doesn't.
-    pub async fn surely_waits(&self, server: &RedisServer) {
-        eventually(SOON, format!("{} waits", self.name), async || {
-            let clients = server.client_list().await;
-            clients.iter().any(|client| client.name() == self.name && client.field("cmd").starts_with("eval"))
-        })
-        .await;
-    }
-
     /// Kills it, and writes that down.
     ///
     /// # Panics
@@ -160,6 +148,18 @@ impl Actor {
         self.process.kill().await;
         run.crashed(&self.name);
     }
+}
+
+/// Waits until `places` waiters of the key `k` have a place in its queue: from then on they surely wait.
+///
+/// # Panics
+/// When they don't.
+pub async fn has_places(server: &RedisServer, places: usize) {
+    eventually(SOON, format!("{places} wait"), async || {
+        let fields = server.call(&["HKEYS", "{0}lock-core:queue:k"]).await;
+        fields.items().iter().filter_map(Reply::text).filter(|field| field.starts_with('#')).count() == places
+    })
+    .await;
 }
 
 /// Several processes that contend until they are told to stop.

@@ -36,7 +36,7 @@ impl Cluster {
     /// Another number of nodes, a password, options.
     pub fn builder() -> ClusterBuilder {
         let node = RedisServer::builder().option("--cluster-enabled", "yes");
-        ClusterBuilder { replicas: 1, node }.node_timeout(ms(1_500))
+        ClusterBuilder { replicas: 1, node }.node_timeout(ms(3_000))
     }
 
     /// Starts a node that is in cluster mode, and knows no other and has no slots.

@@ -29,7 +29,7 @@ mod replication;
 mod signals;
 mod slot;
 
-pub use actor::{Actor, Team};
+pub use actor::{Actor, Team, has_places};
 pub use cluster::Cluster;
 pub use dice::Dice;
 pub use figures::{figure, for_seconds, left_out};

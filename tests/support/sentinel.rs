@@ -36,7 +36,7 @@ impl Sentinels {
     pub fn builder() -> SentinelsBuilder {
         let sentinel = ServerBuilder { sentinel: true, ..ServerBuilder::default() };
         let server = ServerBuilder { file: Some(String::new()), ..ServerBuilder::default() };
-        SentinelsBuilder { sentinels: 3, replicas: 2, down_after: ms(1_000), server, sentinel }
+        SentinelsBuilder { sentinels: 3, replicas: 2, down_after: ms(3_000), server, sentinel }
     }
 
     /// Starts a sentinel that knows no other, and watches over one server under the same name.

@@ -23,18 +23,22 @@ async fn describe_each_other(connect: impl AsyncFn(&'static str) -> LockManager)
         guards.push(guard);
     }
     let waiter = tokio::spawn(two.lock("goods:2").label("count").ttl(LONG).wait(LONG).acquire());
-    let queued = async || seen(&looks.inspect("goods:2").await.expect("answers")).1 == ["two/count"];
-    eventually(SOON, "the waiter is in line", queued).await;
-    let info = looks.inspect("goods:2").await.expect("answers");
-    let holder = info.holder().expect("it answers");
+    let info = eventually_some(SOON, "both are described", async || {
+        let info = looks.inspect("goods:2").await.expect("answers");
+        (info.holder().is_some() && seen(&info).1 == ["two/count"]).then_some(info)
+    })
+    .await;
+    let holder = info.holder().expect("it was described");
     assert_eq!(holder.fencing_token(), guards[2].fencing_token());
     assert_eq!((holder.ttl(), holder.party().process()), (LONG, std::process::id()));
     assert!(info.remaining().is_some_and(|remaining| remaining <= LONG), "{info:?}");
     assert_eq!(info.waiters()[0].place(), 1);
-    let listed = looks.list("goods:").await.expect("answers");
     let sale = || Some("one/sale".to_owned());
     let expected = [(sale(), vec![]), (sale(), vec![]), (sale(), vec!["two/count".to_owned()]), (sale(), vec![])];
-    assert_eq!(listed.iter().map(seen).collect::<Vec<_>>(), expected);
+    eventually(SOON, "all are described", async || {
+        looks.list("goods:").await.expect("answers").iter().map(seen).collect::<Vec<_>>() == expected
+    })
+    .await;
     assert_eq!(looks.list("orders:").await.expect("answers"), []);
     // The store has been asked for nothing of that: the queue and the lease are as ever.
     guards.swap_remove(2).release().await.expect("held");
@@ -55,9 +59,14 @@ async fn count_what_does_not_answer(connect: impl AsyncFn(&'static str) -> LockM
     let all_answer = async || counted(&looks.inspect("shared").await.expect("answers")) == (2, 2, None);
     eventually(SOON, "two share it", all_answer).await;
     let handover = lock(&one, LONG / 2).await.expect("shared").hand_over().expect("held");
-    let listed = looks.list("shared").await.expect("answers").remove(0);
-    for info in [looks.inspect("shared").await.expect("answers"), listed] {
-        assert_eq!((counted(&info), info.nobody_answered()), ((3, 2, Some(1)), false), "{info:?}");
+    let two_answer = |info: &KeyInfo| counted(info) == (3, 2, Some(1)) && !info.nobody_answered();
+    let infos = eventually_some(SOON, "the third is counted", async || {
+        let infos =
+            [looks.inspect("shared").await.expect("answers"), looks.list("shared").await.expect("answers").remove(0)];
+        infos.iter().all(two_answer).then_some(infos)
+    })
+    .await;
+    for info in infos {
         let silent = info.silent().expect("it was counted");
         let (first, last) = (silent.first_end().expect("a ttl"), silent.last_end().expect("a ttl"));
         assert!(!first.is_zero() && first <= LONG / 2 && LONG / 2 < last && last <= LONG, "{info:?}");
@@ -107,13 +116,12 @@ async fn a_holder_that_is_stopped_is_not_described() {
     let manager = manager(&server.url(), "looks").await;
     let mut holder = role!("hold", server.url(), "k", LONG.as_millis(), 0);
     holder.expect("held", SOON).await;
-    assert!(manager.inspect("k").await.expect("answers").holder().is_some());
+    described(&manager, "k").await;
     holder.pause();
     let info = within(SOON, manager.inspect("k")).await.expect("answers");
     assert!(info.is_locked() && info.nobody_answered(), "{info:?}");
     holder.resume();
-    let described = async || manager.inspect("k").await.expect("answers").holder().is_some();
-    eventually(SOON, "it answers again", described).await;
+    described(&manager, "k").await;
 }
 
 #[tokio::test]
@@ -148,8 +156,12 @@ async fn a_key_of_another_library_is_described_by_those_who_wait_for_it() {
     let _waiter = tokio::spawn(waits.lock("k").label("count").wait(LONG).acquire());
     let described = async || looks.list("").await.expect("answers").iter().map(seen).collect::<Vec<_>>();
     eventually(SOON, "the waiter", async || described().await == [(None, vec!["waits/count".to_owned()])]).await;
-    let info = looks.inspect("k").await.expect("answers");
-    assert!(info.is_foreign() && info.holder().is_none() && !info.nobody_answered(), "{info:?}");
+    let info = eventually_some(SOON, "the waiter answers", async || {
+        let info = looks.inspect("k").await.expect("answers");
+        (!info.nobody_answered()).then_some(info)
+    })
+    .await;
+    assert!(info.is_foreign() && info.holder().is_none(), "{info:?}");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ mod taken;
 pub(crate) use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lock_core::{Error, LockManager};
+use lock_core::{Error, KeyInfo, LockManager};
 use lock_tests::history::{Held, Recorded, Run};
 pub(crate) use lock_tests::{
     Cluster, LONG, RedisServer, Reply, SOON, Sentinels,
@@ -54,6 +54,15 @@ pub(crate) async fn manager(url: &str, name: &str) -> LockManager {
 /// The same, whose operations are written down.
 pub(crate) async fn client(run: &Run, url: &str, name: &str) -> Recorded {
     Recorded::new(&manager(url, name).await, &run.recorder(name), "")
+}
+
+/// What a manager sees of a key whose holder answers. One look leaves out who does not answer at once, as on a busy machine.
+pub(crate) async fn described(looks: &LockManager, key: &str) -> KeyInfo {
+    eventually_some(SOON, format!("{key} has a holder that answers"), async || {
+        let info = looks.inspect(key).await.expect("answers");
+        info.holder().is_some().then_some(info)
+    })
+    .await
 }
 
 /// Has a client wait for a key.

@@ -11,7 +11,7 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their_order() {
-    let (mut sentinels, run) = (Sentinels::builder().down_after(ms(500)).start().await, Run::new("fault-13-killed"));
+    let (mut sentinels, run) = (Sentinels::builder().down_after(ms(1_500)).start().await, Run::new("fault-13-killed"));
     let url = sentinels.url();
     let holder = client(&run, &url, "holder").await;
     let mut held = holder.acquire("k", TTL, |request| request).await.expect("free");
@@ -143,7 +143,7 @@ async fn fault_13_futures_dropped_while_the_primary_is_switched_leave_nothing() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_13_a_release_that_reached_no_replica_is_repeated_at_the_new_primary() {
-    let mut sentinels = Sentinels::builder().down_after(ms(500)).start().await;
+    let mut sentinels = Sentinels::builder().down_after(ms(1_500)).start().await;
     let manager = manager(&sentinels.url(), "p1").await;
     let (released, dropped) = (manager.lock("released").ttl(LONG), manager.lock("dropped").ttl(LONG));
     let (released, dropped) = (released.await.expect("free"), dropped.await.expect("free"));

@@ -26,7 +26,7 @@ async fn has(client: &mut RawClient, key: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_after_the_switch_is_learned() {
-    let sentinels = Sentinels::builder().password(AMONG_SERVERS).down_after(ms(500)).start().await;
+    let sentinels = Sentinels::builder().password(AMONG_SERVERS).down_after(ms(1_500)).start().await;
     for server in sentinels.servers() {
         let rules = ["ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all"];
         assert_eq!(server.call(&rules).await, Reply::Status("OK".to_owned()));
