@@ -88,6 +88,16 @@ pub struct Answer {
     status: ::http::StatusCode,
 }
 
+sets! { Answer =>
+    /// Replaces the text for people. Everything in it is sent to the client.
+    #[must_use]
+    detail(detail: impl Into<Cow<'static, str>>) => detail = detail.into();
+
+    /// Replaces the time after which a client may retry the request; `None` omits it.
+    #[must_use]
+    retry_after(retry_after: Option<Duration>) => retry_after = retry_after;
+}
+
 impl Answer {
     /// Creates the answer to a case, with the case's [message](Case::public_message) and [`retry_after`](Case::retry_after).
     #[must_use]
@@ -99,20 +109,6 @@ impl Answer {
             #[cfg(feature = "http")]
             status: http::status(case),
         }
-    }
-
-    /// Replaces the text for people. Everything in it is sent to the client.
-    #[must_use]
-    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
-        self.detail = detail.into();
-        self
-    }
-
-    /// Replaces the time after which a client may retry the request; `None` omits it.
-    #[must_use]
-    pub fn retry_after(mut self, retry_after: Option<Duration>) -> Self {
-        self.retry_after = retry_after;
-        self
     }
 
     /// Returns the case that this answers.

@@ -8,7 +8,7 @@ use crate::{
     backend::{
         Backend, MemoryBackend,
         options::ConnectOptions,
-        timeouts::Timeouts,
+        timeouts::{CONNECT_TIMEOUT, Timeouts},
         url::{self, Source},
     },
     clock::Clock,
@@ -58,7 +58,10 @@ impl Default for LockManagerBuilder {
             sources: Vec::new(),
             prefix: String::new(),
             defaults: LeaseOptions::new(),
-            connect: ConnectOptions::default(),
+            connect: ConnectOptions::new(
+                "lock-core",
+                Timeouts { command: Duration::from_secs(1), connect: CONNECT_TIMEOUT },
+            ),
             runtime: None,
             clock: None,
             seed: None,
@@ -226,28 +229,6 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Puts a prefix before every key, as in `"shop:"`; without braces, and at most 1,023 bytes. Default: none.
-    ///
-    /// Leases and errors name keys as they were asked for, without the prefix.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use lock_core::LockManager;
-    ///
-    /// let shop = LockManager::builder().url("memory://one-store").prefix("shop:").build()?;
-    /// let all = LockManager::builder().url("memory://one-store").build()?;
-    /// let guard = shop.lock("goods:1").await?;
-    /// assert_eq!(guard.key(), "goods:1");
-    /// assert!(all.is_locked("shop:goods:1").await?);
-    /// # Ok(()) }
-    /// ```
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
     /// Sets the options of requests that do not set their own: see [`LeaseOptions`] for the list, and for what applies without this.
     /// Called again, it changes the options that are set again.
     ///
@@ -266,160 +247,6 @@ impl LockManagerBuilder {
     /// ```
     pub fn defaults(mut self, options: LeaseOptions) -> Self {
         self.defaults = options.or(self.defaults);
-        self
-    }
-
-    /// Sets how many requests of this manager may wait at once; more are refused with
-    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
-    ///
-    /// A request counts as a waiter only once it knows that the key is busy. `try_acquire` never counts.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use lock_core::{ErrorKind, LockManager};
-    ///
-    /// let manager = LockManager::builder().url("memory://").max_waiters(10_000).max_waiters_per_key(1).build()?;
-    /// let _guard = manager.lock("goods:1").await?;
-    /// let waits = tokio::spawn(manager.lock("goods:1").acquire());
-    /// # tokio::task::yield_now().await;
-    /// assert_eq!(manager.lock("goods:1").await.unwrap_err().kind(), ErrorKind::Overloaded);
-    /// # waits.abort(); Ok(()) }
-    /// ```
-    pub fn max_waiters(mut self, most: usize) -> Self {
-        self.limits.in_all = most;
-        self
-    }
-
-    /// Asks who holds a key when a request has waited for so long. Default: the manager does not ask.
-    ///
-    /// The answer is logged (`still waiting for the lock`, level INFO) with the key, the holder and for how long it has held the
-    /// key: one line for all requests that wait for the key then. If one of them fails because the key is busy, the message of the
-    /// error and [`Error::holder`](crate::Error::holder) name the holder. With the feature `opentelemetry`, the span `lock.acquire` of
-    /// the request is linked to the trace of the holder when the request is done.
-    ///
-    /// The answer may be old when a request fails, since the manager asks again only for requests that come later. Each
-    /// question reaches every process that uses the store, so choose a time that few requests wait for. A manager asks for one key at a
-    /// time, at most ten times a second, the longest wait first.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use lock_core::LockManager;
-    /// use std::time::Duration;
-    ///
-    /// let builder = LockManager::builder().url("memory://").client_name("shop");
-    /// let manager = builder.explain_waits_after(Duration::from_millis(50)).build()?;
-    /// let _import = manager.lock("goods:1").label("import").await?;
-    /// let busy = manager.lock("goods:1").wait(Duration::from_secs(1)).await.expect_err("busy");
-    /// assert_eq!(busy.holder().expect("it answered").party().label(), "import");
-    /// println!("{busy}"); // could not acquire "goods:1": …; 949ms before, shop on web-3 (process 812, "import") had held it for 51.2ms
-    /// # Ok(()) }
-    /// ```
-    pub fn explain_waits_after(mut self, wait: Duration) -> Self {
-        self.explain_after = Some(wait);
-        self
-    }
-
-    /// Calls a function for each lease of this manager that is lost, with its key, fencing token and reason: for an error tracker or
-    /// an alert. Default: nothing is called.
-    ///
-    /// The function is called once for each lease, when the holder's futures were woken, also for leases that a
-    /// [shutdown](LockManager::shutdown) cuts short. A lease that its holder ends in time is not lost.
-    ///
-    /// The call comes from the engine's task, or from the thread that notices the loss first, as in
-    /// [`is_held`](crate::Lease::is_held). So the function must not block, nor take a lock that is held around such a call. A panic is
-    /// caught and logged. What becomes of the work is another option: [`LeaseOptions::on_lost`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use lock_core::{LockManager, LossReason};
-    /// use tokio::sync::mpsc;
-    ///
-    /// let (losses, mut lost) = mpsc::unbounded_channel();
-    /// let builder = LockManager::builder().url("memory://"); // or: "redis://127.0.0.1"
-    /// let manager = builder.on_lost(move |lease| _ = losses.send(lease.clone())).build()?;
-    /// let guard = manager.lock("goods:1").label("sell").await?;
-    /// manager.force_release("goods:1").await?;
-    /// let lease = lost.recv().await.ok_or("nothing was lost")?;
-    /// assert_eq!((lease.key(), lease.label(), lease.reason()), ("goods:1", "sell", LossReason::Forced));
-    /// assert_eq!(lease.fencing_token(), guard.fencing_token());
-    /// println!("{lease}"); // lost the lease of "goods:1" with fencing token 1785…: …
-    /// # Ok(()) }
-    /// ```
-    pub fn on_lost(mut self, call: impl Fn(&LostLease) + Send + Sync + 'static) -> Self {
-        self.observer = Some(Observer(Arc::new(call)));
-        self
-    }
-
-    /// Sets how many requests of this manager may wait for one key at once; more are refused with
-    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
-    ///
-    /// A request that tries only once does not count; see [`max_waiters`](Self::max_waiters).
-    pub fn max_waiters_per_key(mut self, most: usize) -> Self {
-        self.limits.per_key = most;
-        self
-    }
-
-    /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
-    ///
-    /// Give the manager a runtime of its own in these cases:
-    ///
-    /// * The service's tasks may block their threads. Renewal then continues on the other runtime.
-    /// * A test has a paused clock and a real server. The manager needs a runtime whose clock runs, in threads of its own.
-    /// * A manager in a `static` is shared by many `#[tokio::test]`s. Each test has a runtime of its own, and by default the engine
-    ///   ends with the first one. Requests of other tests that are in flight then fail with
-    ///   [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
-    ///
-    /// The runtime needs tokio's time and IO drivers, and must live longer than the leases.
-    ///
-    /// Renewals need a thread, and the runtime's timers and sockets. A task that blocks its thread stops no renewals of leases with a
-    /// ttl of a second or more if other threads are idle. On a runtime of one thread, or if all threads may be blocked for two thirds of
-    /// a ttl, give the manager a runtime of its own, whose thread nothing blocks. That alone keeps leases whatever the tasks do: in rare
-    /// cases the thread that a task blocks is the one that was about to run the engine.
-    ///
-    /// Do not wait for a lock with a foreign `block_on`, such as that of the `futures` crate, inside a task on a runtime of one
-    /// thread. Nothing would drive the timers and the connection, and the wait would never end. Use `.await`, or give the manager a
-    /// runtime of its own.
-    ///
-    /// # Examples
-    ///
-    /// One manager for all tests of a program:
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use std::sync::LazyLock;
-    /// use tokio::runtime::Runtime;
-    ///
-    /// static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
-    /// static LOCKS: LazyLock<LockManager> = LazyLock::new(|| {
-    ///     let builder = LockManager::builder().url("memory://").runtime(RUNTIME.handle().clone());
-    ///     builder.build().expect("the options are in range")
-    /// });
-    /// # assert!(!format!("{:?}", *LOCKS).is_empty());
-    /// ```
-    pub fn runtime(mut self, runtime: Handle) -> Self {
-        self.runtime = Some(runtime);
-        self
-    }
-
-    /// Sets the source of time and timers. Default: the backend's. For servers it counts the time for which the machine was
-    /// suspended; for a store in memory it is tokio's clock.
-    ///
-    /// A lease ends by this clock. If the clock stands still while the backend's time goes on, two holders may rely on one key.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// What `lock_test::seeded` sets. Two processes with one seed would have equal tokens.
-    #[doc(hidden)]
-    pub fn __seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
         self
     }
 
@@ -512,6 +339,160 @@ impl LockManagerBuilder {
         manager.ping().await.map_err(BuildError::connect)?;
         Ok(manager)
     }
+}
+
+sets! { LockManagerBuilder =>
+    /// Puts a prefix before every key, as in `"shop:"`; without braces, and at most 1,023 bytes. Default: none.
+    ///
+    /// Leases and errors name keys as they were asked for, without the prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::LockManager;
+    ///
+    /// let shop = LockManager::builder().url("memory://one-store").prefix("shop:").build()?;
+    /// let all = LockManager::builder().url("memory://one-store").build()?;
+    /// let guard = shop.lock("goods:1").await?;
+    /// assert_eq!(guard.key(), "goods:1");
+    /// assert!(all.is_locked("shop:goods:1").await?);
+    /// # Ok(()) }
+    /// ```
+    prefix(prefix: impl Into<String>) => prefix = prefix.into();
+
+    /// Sets how many requests of this manager may wait at once; more are refused with
+    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
+    ///
+    /// A request counts as a waiter only once it knows that the key is busy. `try_acquire` never counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{ErrorKind, LockManager};
+    ///
+    /// let manager = LockManager::builder().url("memory://").max_waiters(10_000).max_waiters_per_key(1).build()?;
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let waits = tokio::spawn(manager.lock("goods:1").acquire());
+    /// # tokio::task::yield_now().await;
+    /// assert_eq!(manager.lock("goods:1").await.unwrap_err().kind(), ErrorKind::Overloaded);
+    /// # waits.abort(); Ok(()) }
+    /// ```
+    max_waiters(most: usize) => limits.in_all = most;
+
+    /// Asks who holds a key when a request has waited for so long. Default: the manager does not ask.
+    ///
+    /// The answer is logged (`still waiting for the lock`, level INFO) with the key, the holder and for how long it has held the
+    /// key: one line for all requests that wait for the key then. If one of them fails because the key is busy, the message of the
+    /// error and [`Error::holder`](crate::Error::holder) name the holder. With the feature `opentelemetry`, the span `lock.acquire` of
+    /// the request is linked to the trace of the holder when the request is done.
+    ///
+    /// The answer may be old when a request fails, since the manager asks again only for requests that come later. Each
+    /// question reaches every process that uses the store, so choose a time that few requests wait for. A manager asks for one key at a
+    /// time, at most ten times a second, the longest wait first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let builder = LockManager::builder().url("memory://").client_name("shop");
+    /// let manager = builder.explain_waits_after(Duration::from_millis(50)).build()?;
+    /// let _import = manager.lock("goods:1").label("import").await?;
+    /// let busy = manager.lock("goods:1").wait(Duration::from_secs(1)).await.expect_err("busy");
+    /// assert_eq!(busy.holder().expect("it answered").party().label(), "import");
+    /// println!("{busy}"); // could not acquire "goods:1": …; 949ms before, shop on web-3 (process 812, "import") had held it for 51.2ms
+    /// # Ok(()) }
+    /// ```
+    explain_waits_after(wait: Duration) => explain_after = Some(wait);
+
+    /// Calls a function for each lease of this manager that is lost, with its key, fencing token and reason: for an error tracker or
+    /// an alert. Default: nothing is called.
+    ///
+    /// The function is called once for each lease, when the holder's futures were woken, also for leases that a
+    /// [shutdown](LockManager::shutdown) cuts short. A lease that its holder ends in time is not lost.
+    ///
+    /// The call comes from the engine's task, or from the thread that notices the loss first, as in
+    /// [`is_held`](crate::Lease::is_held). So the function must not block, nor take a lock that is held around such a call. A panic is
+    /// caught and logged. What becomes of the work is another option: [`LeaseOptions::on_lost`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LockManager, LossReason};
+    /// use tokio::sync::mpsc;
+    ///
+    /// let (losses, mut lost) = mpsc::unbounded_channel();
+    /// let builder = LockManager::builder().url("memory://"); // or: "redis://127.0.0.1"
+    /// let manager = builder.on_lost(move |lease| _ = losses.send(lease.clone())).build()?;
+    /// let guard = manager.lock("goods:1").label("sell").await?;
+    /// manager.force_release("goods:1").await?;
+    /// let lease = lost.recv().await.ok_or("nothing was lost")?;
+    /// assert_eq!((lease.key(), lease.label(), lease.reason()), ("goods:1", "sell", LossReason::Forced));
+    /// assert_eq!(lease.fencing_token(), guard.fencing_token());
+    /// println!("{lease}"); // lost the lease of "goods:1" with fencing token 1785…: …
+    /// # Ok(()) }
+    /// ```
+    on_lost(call: impl Fn(&LostLease) + Send + Sync + 'static) => observer = Some(Observer(Arc::new(call)));
+
+    /// Sets how many requests of this manager may wait for one key at once; more are refused with
+    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
+    ///
+    /// A request that tries only once does not count; see [`max_waiters`](Self::max_waiters).
+    max_waiters_per_key(most: usize) => limits.per_key = most;
+
+    /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
+    ///
+    /// Give the manager a runtime of its own in these cases:
+    ///
+    /// * The service's tasks may block their threads. Renewal then continues on the other runtime.
+    /// * A test has a paused clock and a real server. The manager needs a runtime whose clock runs, in threads of its own.
+    /// * A manager in a `static` is shared by many `#[tokio::test]`s. Each test has a runtime of its own, and by default the engine
+    ///   ends with the first one. Requests of other tests that are in flight then fail with
+    ///   [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
+    ///
+    /// The runtime needs tokio's time and IO drivers, and must live longer than the leases.
+    ///
+    /// Renewals need a thread, and the runtime's timers and sockets. A task that blocks its thread stops no renewals of leases with a
+    /// ttl of a second or more if other threads are idle. On a runtime of one thread, or if all threads may be blocked for two thirds of
+    /// a ttl, give the manager a runtime of its own, whose thread nothing blocks. That alone keeps leases whatever the tasks do: in rare
+    /// cases the thread that a task blocks is the one that was about to run the engine.
+    ///
+    /// Do not wait for a lock with a foreign `block_on`, such as that of the `futures` crate, inside a task on a runtime of one
+    /// thread. Nothing would drive the timers and the connection, and the wait would never end. Use `.await`, or give the manager a
+    /// runtime of its own.
+    ///
+    /// # Examples
+    ///
+    /// One manager for all tests of a program:
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use std::sync::LazyLock;
+    /// use tokio::runtime::Runtime;
+    ///
+    /// static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+    /// static LOCKS: LazyLock<LockManager> = LazyLock::new(|| {
+    ///     let builder = LockManager::builder().url("memory://").runtime(RUNTIME.handle().clone());
+    ///     builder.build().expect("the options are in range")
+    /// });
+    /// # assert!(!format!("{:?}", *LOCKS).is_empty());
+    /// ```
+    runtime(runtime: Handle) => runtime = Some(runtime);
+
+    /// Sets the source of time and timers. Default: the backend's. For servers it counts the time for which the machine was
+    /// suspended; for a store in memory it is tokio's clock.
+    ///
+    /// A lease ends by this clock. If the clock stands still while the backend's time goes on, two holders may rely on one key.
+    clock(clock: Arc<dyn Clock>) => clock = Some(clock);
+
+    /// What `lock_test::seeded` sets. Two processes with one seed would have equal tokens.
+    #[doc(hidden)]
+    __seed(seed: u64) => seed = Some(seed);
 }
 
 #[cfg(test)]

@@ -40,3 +40,12 @@ pub(crate) fn unlogged<R>(run: impl FnOnce() -> R) -> Option<R> {
     // Whatever the code has left half-done is its own: it is called without a lock of the engine's, and with references only.
     panic::catch_unwind(AssertUnwindSafe(run)).ok()
 }
+
+/// Does something when it is dropped.
+pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

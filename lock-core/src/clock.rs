@@ -5,7 +5,6 @@
 
 use std::{
     fmt,
-    future::Future,
     ops::{Add, Sub},
     pin::Pin,
     sync::{

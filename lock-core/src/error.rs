@@ -59,6 +59,127 @@ struct Inner {
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
+getters! { error: Error =>
+    /// Returns what kind of failure this is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use lock_core::{ErrorKind, LockManager};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// match manager.lock("goods:1").run(async |_| "sold").await {
+    ///     Ok(answer) => println!("{answer}"),
+    ///     Err(error) => match error.kind() {
+    ///         ErrorKind::Busy => println!("try again later"),
+    ///         ErrorKind::Lost(reason) => println!("stopped halfway: {reason}"),
+    ///         _ => println!("{error}"),
+    ///     },
+    /// }
+    /// # }
+    /// ```
+    kind: ErrorKind = error.inner.kind;
+
+    /// Returns the key that the request was about, as it was given (without the manager's prefix). Returns `None` if the request
+    /// was about no key, or its key was invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:3").await?;
+    /// let error = manager.lock_all(["goods:1", "goods:3"]).wait(Duration::ZERO).await.unwrap_err();
+    /// assert_eq!(error.key(), Some("goods:3"));
+    /// # Ok(()) }
+    /// ```
+    key: Option<&str> = error.inner.key.as_ref().map(|(wire, prefix)| &wire[*prefix..]);
+
+    /// Returns the holder of a busy key, if the request waited long enough for the manager to
+    /// [ask](crate::LockManagerBuilder::explain_waits_after) and a process answered. Another may hold the key by now; the message of the
+    /// error says how long ago the answer was.
+    holder: Option<&Holder> = error.inner.holder.as_ref().map(|(holder, _)| &**holder);
+
+    /// Returns whether the only problem is that another holder has the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let error = manager.lock("goods:1").wait(Duration::ZERO).await.unwrap_err();
+    /// assert!(error.is_busy() && error.nothing_was_done());
+    /// # Ok(()) }
+    /// ```
+    is_busy: bool = error.kind() == ErrorKind::Busy;
+
+    /// Returns whether a lease that was held is gone: part of the work may be done.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// manager.force_release("goods:1").await?;
+    /// let error = guard.release().await.unwrap_err();
+    /// assert!(error.is_lost() && !error.nothing_was_done());
+    /// # Ok(()) }
+    /// ```
+    is_lost: bool = matches!(error.kind(), ErrorKind::Lost(_));
+
+    /// Returns whether the protected work did not begin.
+    ///
+    /// The work may have begun, or be done, if the lease was lost, and after every error of a guard: a release that got no
+    /// answer, for example.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use lock_core::{ErrorKind, LockManager};
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// manager.shutdown(Duration::ZERO).await;
+    /// let error = manager.lock("goods:1").run(async |_| println!("sold")).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::ShutDown);
+    /// assert!(error.nothing_was_done());
+    /// # }
+    /// ```
+    nothing_was_done: bool = error.case() != Case::Lost;
+
+    /// Returns a stable word for programs, such as `lock_busy`; [`answer`](crate::answer) has the table.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let error = manager.lock("").await.unwrap_err();
+    /// assert_eq!(error.code(), "lock_key");
+    /// println!("{error}"); // for the log
+    /// println!("{}", error.public_message()); // for the client
+    /// # Ok(()) }
+    /// ```
+    code: &'static str = error.case().code();
+
+    /// Returns a message for clients: what happened and what to do, without key, address or place in the code.
+    public_message: &'static str = error.case().public_message();
+}
+
 impl Error {
     pub(crate) fn new(kind: ErrorKind, attempt: &'static str) -> Self {
         Self {
@@ -74,17 +195,6 @@ impl Error {
                 source: None,
             }),
         }
-    }
-
-    /// Says which key the request was about: its text, and how many bytes of that are the manager's prefix.
-    fn naming(mut self, wire: Arc<str>, prefix: usize) -> Self {
-        self.inner.key = Some((wire, prefix));
-        self
-    }
-
-    fn caused_by(mut self, source: Option<Arc<dyn error::Error + Send + Sync>>) -> Self {
-        self.inner.source = source;
-        self
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
@@ -146,149 +256,6 @@ impl Error {
 
     pub(crate) fn invalid(argument: Argument, attempt: &'static str, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid(argument), attempt).detail(detail)
-    }
-
-    /// Returns what kind of failure this is.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// use lock_core::{ErrorKind, LockManager};
-    ///
-    /// let manager = LockManager::in_memory();
-    /// match manager.lock("goods:1").run(async |_| "sold").await {
-    ///     Ok(answer) => println!("{answer}"),
-    ///     Err(error) => match error.kind() {
-    ///         ErrorKind::Busy => println!("try again later"),
-    ///         ErrorKind::Lost(reason) => println!("stopped halfway: {reason}"),
-    ///         _ => println!("{error}"),
-    ///     },
-    /// }
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        self.inner.kind
-    }
-
-    /// Returns the key that the request was about, as it was given (without the manager's prefix). Returns `None` if the request
-    /// was about no key, or its key was invalid.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    /// use std::time::Duration;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let _guard = manager.lock("goods:3").await?;
-    /// let error = manager.lock_all(["goods:1", "goods:3"]).wait(Duration::ZERO).await.unwrap_err();
-    /// assert_eq!(error.key(), Some("goods:3"));
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn key(&self) -> Option<&str> {
-        self.inner.key.as_ref().map(|(wire, prefix)| &wire[*prefix..])
-    }
-
-    /// Returns the holder of a busy key, if the request waited long enough for the manager to
-    /// [ask](crate::LockManagerBuilder::explain_waits_after) and a process answered. Another may hold the key by now; the message of the
-    /// error says how long ago the answer was.
-    #[must_use]
-    pub fn holder(&self) -> Option<&Holder> {
-        self.inner.holder.as_ref().map(|(holder, _)| &**holder)
-    }
-
-    /// Returns whether the only problem is that another holder has the key.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    /// use std::time::Duration;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let _guard = manager.lock("goods:1").await?;
-    /// let error = manager.lock("goods:1").wait(Duration::ZERO).await.unwrap_err();
-    /// assert!(error.is_busy() && error.nothing_was_done());
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.kind() == ErrorKind::Busy
-    }
-
-    /// Returns whether a lease that was held is gone: part of the work may be done.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let guard = manager.lock("goods:1").await?;
-    /// manager.force_release("goods:1").await?;
-    /// let error = guard.release().await.unwrap_err();
-    /// assert!(error.is_lost() && !error.nothing_was_done());
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        matches!(self.kind(), ErrorKind::Lost(_))
-    }
-
-    /// Returns whether the protected work did not begin.
-    ///
-    /// The work may have begun, or be done, if the lease was lost, and after every error of a guard: a release that got no
-    /// answer, for example.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// use lock_core::{ErrorKind, LockManager};
-    /// use std::time::Duration;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// manager.shutdown(Duration::ZERO).await;
-    /// let error = manager.lock("goods:1").run(async |_| println!("sold")).await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::ShutDown);
-    /// assert!(error.nothing_was_done());
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn nothing_was_done(&self) -> bool {
-        self.case() != Case::Lost
-    }
-
-    /// Returns a stable word for programs, such as `lock_busy`; [`answer`](crate::answer) has the table.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let error = manager.lock("").await.unwrap_err();
-    /// assert_eq!(error.code(), "lock_key");
-    /// println!("{error}"); // for the log
-    /// println!("{}", error.public_message()); // for the client
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        self.case().code()
-    }
-
-    /// Returns a message for clients: what happened and what to do, without key, address or place in the code.
-    #[must_use]
-    pub fn public_message(&self) -> &'static str {
-        self.case().public_message()
     }
 
     /// Returns the case that a client may know of: the row of the table in [`answer`](crate::answer).

@@ -3,7 +3,6 @@ mod downgrade;
 mod extend;
 
 use std::{
-    fmt,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -71,10 +70,109 @@ pub struct LockGuard {
     pub(crate) on_lost: OnLost,
     /// Whether its drop frees the key at once, whatever `at_least` says: it protects work that has not returned, or the acquire is
     /// not over.
-    unfinished: bool,
+    pub(crate) unfinished: bool,
     /// The replicas that have confirmed it.
     pub(crate) durability: Option<Replicas>,
-    waited: Duration,
+    pub(crate) waited: Duration,
+}
+
+getters! { guard: LockGuard =>
+    /// Returns the lease, whose clones can be sent to other tasks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let guard = LockManager::in_memory().lock("goods:1").await?;
+    /// let lease = guard.lease().clone();
+    /// let writer = tokio::spawn(async move { lease.is_held() });
+    /// assert!(writer.await.expect("no panic"));
+    /// # guard.release().await }
+    /// ```
+    lease: &Lease = &guard.lease;
+
+    /// Returns the key as it was given to [`lock`](crate::LockManager::lock).
+    key: &str = guard.lease.key();
+
+    /// Returns the mode in which the key is held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{LockManager, Mode};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let reader = manager.lock("price:1").shared().await?;
+    /// assert_eq!(reader.mode(), Mode::Shared);
+    /// # reader.release().await }
+    /// ```
+    mode: Mode = guard.lease.mode();
+
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it, except that those who
+    /// [share](crate::LockRequest::shared) a key may have the same. See [`FencingToken`] for its use and its limits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// let first = guard.fencing_token();
+    /// guard.release().await?;
+    ///
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert!(guard.fencing_token() > first);
+    /// # guard.release().await }
+    /// ```
+    fencing_token: FencingToken = guard.lease.fencing_token();
+
+    /// Returns for how long the holder may still rely on the lease if it is not renewed; zero once it is lost. See
+    /// [`Lease::remaining`].
+    remaining: Duration = guard.lease.remaining();
+
+    /// Returns when the lease ends if it is not renewed; see [`Lease::deadline`].
+    deadline: Instant = guard.lease.deadline();
+
+    /// Returns how long the acquire took, from its first poll until the lease was held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
+    /// if guard.waited() > Duration::from_secs(1) {
+    ///     println!("waited {:?} for {}", guard.waited(), guard.key());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    waited: Duration = guard.waited;
+
+    /// Returns the ttl that the lease was acquired with.
+    ttl: Duration = guard.lease.ttl();
+
+    /// Returns whether the lease is still held: not lost, and its deadline not passed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert!(guard.is_held());
+    /// manager.force_release("goods:1").await?;
+    /// assert!(!guard.is_held());
+    /// # Ok(()) }
+    /// ```
+    is_held: bool = guard.lease.is_held();
 }
 
 impl LockGuard {
@@ -83,16 +181,6 @@ impl LockGuard {
         hold.count();
         let (held, lease) = (Some((engine, id)), Lease::new(hold));
         Self { held, lease, on_lost, unfinished: false, durability: None, waited: Duration::ZERO }
-    }
-
-    /// Sets whether its drop frees the key at once, whatever `at_least` says, because nothing was done under it to the end.
-    pub(crate) fn set_unfinished(&mut self, unfinished: bool) {
-        self.unfinished = unfinished;
-    }
-
-    /// Notes how long the acquire took.
-    pub(crate) fn note_waited(&mut self, waited: Duration) {
-        self.waited = waited;
     }
 
     /// Identifies the manager; see [`Engine::id`].
@@ -124,130 +212,6 @@ impl LockGuard {
             engine.taken(*id);
         }
         self.lease.hold().finish(End::Lost(LossReason::Taken))
-    }
-
-    /// Returns the lease, whose clones can be sent to other tasks.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let guard = LockManager::in_memory().lock("goods:1").await?;
-    /// let lease = guard.lease().clone();
-    /// let writer = tokio::spawn(async move { lease.is_held() });
-    /// assert!(writer.await.expect("no panic"));
-    /// # guard.release().await }
-    /// ```
-    #[must_use]
-    pub fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    /// Returns the key as it was given to [`lock`](crate::LockManager::lock).
-    #[must_use]
-    pub fn key(&self) -> &str {
-        self.lease.key()
-    }
-
-    /// Returns the mode in which the key is held.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::{LockManager, Mode};
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let reader = manager.lock("price:1").shared().await?;
-    /// assert_eq!(reader.mode(), Mode::Shared);
-    /// # reader.release().await }
-    /// ```
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.lease.mode()
-    }
-
-    /// Returns the fencing token of this hold: larger than that of every holder of the key before it, except that those who
-    /// [share](crate::LockRequest::shared) a key may have the same. See [`FencingToken`] for its use and its limits.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let guard = manager.lock("goods:1").await?;
-    /// let first = guard.fencing_token();
-    /// guard.release().await?;
-    ///
-    /// let guard = manager.lock("goods:1").await?;
-    /// assert!(guard.fencing_token() > first);
-    /// # guard.release().await }
-    /// ```
-    #[must_use]
-    pub fn fencing_token(&self) -> FencingToken {
-        self.lease.fencing_token()
-    }
-
-    /// Returns for how long the holder may still rely on the lease if it is not renewed; zero once it is lost. See
-    /// [`Lease::remaining`].
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.lease.remaining()
-    }
-
-    /// Returns when the lease ends if it is not renewed; see [`Lease::deadline`].
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        self.lease.deadline()
-    }
-
-    /// Returns how long the acquire took, from its first poll until the lease was held.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use std::time::Duration;
-    ///
-    /// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
-    /// if guard.waited() > Duration::from_secs(1) {
-    ///     println!("waited {:?} for {}", guard.waited(), guard.key());
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// Returns the ttl that the lease was acquired with.
-    #[must_use]
-    pub fn ttl(&self) -> Duration {
-        self.lease.ttl()
-    }
-
-    /// Returns whether the lease is still held: not lost, and its deadline not passed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let guard = manager.lock("goods:1").await?;
-    /// assert!(guard.is_held());
-    /// manager.force_release("goods:1").await?;
-    /// assert!(!guard.is_held());
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.lease.is_held()
     }
 
     /// Completes when the lease has been lost; see [`Lease::ended`].
@@ -401,7 +365,7 @@ impl LockGuard {
         });
         let left = left.ok_or_else(|| hold.error(HAND_OVER, hold.finish(End::Lost(LossReason::Taken))))?;
         hold.finish(End::HandedOver);
-        Ok(Handover::new(left.key().clone(), left.token, left.ttl))
+        Ok(Handover { key: left.key().clone(), token: left.token, ttl: left.ttl })
     }
 }
 
@@ -421,8 +385,4 @@ impl Drop for LockGuard {
     }
 }
 
-impl fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard").field("lease", &self.lease).finish_non_exhaustive()
-    }
-}
+shows!(LockGuard, lease);

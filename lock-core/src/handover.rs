@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
 use crate::{
     backend::Token,
@@ -27,16 +27,12 @@ use crate::{
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Handover {
-    key: LockKey,
-    token: Token,
-    ttl: Ttl,
+    pub(crate) key: LockKey,
+    pub(crate) token: Token,
+    pub(crate) ttl: Ttl,
 }
 
 impl Handover {
-    pub(crate) fn new(key: LockKey, token: Token, ttl: Ttl) -> Self {
-        Self { key, token, ttl }
-    }
-
     /// Returns the key, without the manager's prefix: the manager that takes it up needs the same prefix.
     #[must_use]
     pub fn key(&self) -> &str {
@@ -48,14 +44,6 @@ impl Handover {
     pub fn reveal(&self) -> String {
         let (mode, exclusive) = (self.token.mode().write(), self.token.in_mode(Mode::Exclusive).reveal());
         format!("{MARK}{}:{mode}:{exclusive}:{}", self.ttl.get().as_millis(), self.key.as_str())
-    }
-
-    pub(crate) fn token(&self) -> Token {
-        self.token
-    }
-
-    pub(crate) fn ttl(&self) -> Duration {
-        self.ttl.get()
     }
 }
 
@@ -88,11 +76,7 @@ impl FromStr for Handover {
     }
 }
 
-impl fmt::Debug for Handover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handover").field("key", &self.key).finish_non_exhaustive()
-    }
-}
+shows!(Handover, key);
 
 #[cfg(test)]
 mod tests {

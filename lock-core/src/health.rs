@@ -36,54 +36,26 @@ pub struct Health {
     pub(crate) busy: u64,
 }
 
-impl Health {
+getters! { health: Health =>
     /// Returns whether requests are accepted and can be answered: the manager was not shut down, it has a runtime, and more
     /// than half of its nodes are up. A private store in the process is always up.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
-        self.admits && self.up() > self.nodes.len() / 2
-    }
-
-    /// Returns for how long the backend has been up, or down, at least. Returns `None` if the backend does not report it, like a
-    /// store in the process.
-    #[must_use]
-    pub fn age(&self) -> Option<Duration> {
-        let is_up = self.up() > self.nodes.len() / 2;
-        // The state holds for as long as the nodes that suffice for it have all been in it.
-        let majority = self.nodes.len() / 2 + 1;
-        let suffice = if is_up { majority } else { self.nodes.len() + 1 - majority };
-        let mut ages: Vec<_> = self.nodes.iter().filter(|node| node.up == is_up).map(|node| node.age).collect();
-        ages.sort_unstable_by(|one, other| other.cmp(one));
-        ages.into_iter().nth(suffice.checked_sub(1)?).flatten()
-    }
+    is_up: bool = health.admits && health.up() > health.nodes.len() / 2;
 
     /// Returns the nodes of the backend: one for one server, all of a quorum in their order.
-    #[must_use]
-    pub fn nodes(&self) -> &[NodeHealth] {
-        &self.nodes
-    }
+    nodes: &[NodeHealth] = &health.nodes;
 
     /// Returns the latest error of any node, if there was one.
-    #[must_use]
-    pub fn last_error(&self) -> Option<&Fault> {
-        self.nodes.iter().filter_map(NodeHealth::last_error).min_by_key(|fault| fault.age)
-    }
+    last_error: Option<&Fault> = health.nodes.iter().filter_map(NodeHealth::last_error).min_by_key(|fault| fault.age);
 
     /// Returns how many leases this manager holds.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.held
-    }
+    held: usize = health.held;
 
     /// Returns the least time that any lease had left when its renewal was answered, within the last 30 to 60 seconds. It is zero if a
     /// lease expired because no renewal was answered, and `None` if nothing was renewed.
     ///
     /// A lease is renewed when a third of its ttl has passed, so two thirds of the shortest ttl are healthy. Near zero, leases are
     /// about to be lost.
-    #[must_use]
-    pub fn renewal_slack(&self) -> Option<Duration> {
-        self.slack
-    }
+    renewal_slack: Option<Duration> = health.slack;
 
     /// Returns how many leases this manager has lost since it was made, for each reason.
     ///
@@ -102,21 +74,27 @@ impl Health {
     /// assert!(manager.health().losses().contains(&(LossReason::Forced, 1)));
     /// # Ok(()) }
     /// ```
-    #[must_use]
-    pub fn losses(&self) -> &[(LossReason, u64)] {
-        &self.losses
-    }
+    losses: &[(LossReason, u64)] = &health.losses;
 
     /// Returns how many leases this manager has acquired since it was made.
-    #[must_use]
-    pub fn acquired(&self) -> u64 {
-        self.acquired
-    }
+    acquired: u64 = health.acquired;
 
     /// Returns how many requests of this manager have ended since it was made because their key was busy.
+    busy: u64 = health.busy;
+}
+
+impl Health {
+    /// Returns for how long the backend has been up, or down, at least. Returns `None` if the backend does not report it, like a
+    /// store in the process.
     #[must_use]
-    pub fn busy(&self) -> u64 {
-        self.busy
+    pub fn age(&self) -> Option<Duration> {
+        let is_up = self.up() > self.nodes.len() / 2;
+        // The state holds for as long as the nodes that suffice for it have all been in it.
+        let majority = self.nodes.len() / 2 + 1;
+        let suffice = if is_up { majority } else { self.nodes.len() + 1 - majority };
+        let mut ages: Vec<_> = self.nodes.iter().filter(|node| node.up == is_up).map(|node| node.age).collect();
+        ages.sort_unstable_by(|one, other| other.cmp(one));
+        ages.into_iter().nth(suffice.checked_sub(1)?).flatten()
     }
 
     fn up(&self) -> usize {
@@ -134,6 +112,33 @@ pub struct NodeHealth {
     last_error: Option<Fault>,
 }
 
+getters! { node: NodeHealth =>
+    /// Returns the host and port, or the path of the socket; without user and password.
+    address: &str = &node.address;
+
+    /// Returns the number of the Redis database, or `None` if the backend is not Redis.
+    database: Option<i64> = node.database;
+
+    /// Returns whether there is a connection that is not known to be broken.
+    is_up: bool = node.up;
+
+    /// Returns for how long it has been up, or down, or `None` if that is not known.
+    age: Option<Duration> = node.age;
+
+    /// Returns the last error, if there was one. The problem may be long over.
+    last_error: Option<&Fault> = node.last_error.as_ref();
+}
+
+sets! { NodeHealth =>
+    /// Sets for how long it has been up, or down.
+    #[must_use]
+    with_age(age: Duration) => age = Some(age);
+
+    /// Sets the last error.
+    #[must_use]
+    with_error(last_error: Fault) => last_error = Some(last_error);
+}
+
 impl NodeHealth {
     /// Makes the health of a node that is up or down. The address has no password in it; it is a name for people.
     #[must_use]
@@ -141,54 +146,10 @@ impl NodeHealth {
         Self { address: address.into(), database: None, up, age: None, last_error: None }
     }
 
-    /// Sets for how long it has been up, or down.
-    #[must_use]
-    pub fn with_age(mut self, age: Duration) -> Self {
-        self.age = Some(age);
-        self
-    }
-
-    /// Sets the last error.
-    #[must_use]
-    pub fn with_error(mut self, last_error: Fault) -> Self {
-        self.last_error = Some(last_error);
-        self
-    }
-
     /// Marks the node as down, for a reason that was found just now.
     pub(crate) fn without_vote(mut self, message: String) -> Self {
         self.up = false;
         self.with_error(Fault::new(message, Duration::ZERO))
-    }
-
-    /// Returns the host and port, or the path of the socket; without user and password.
-    #[must_use]
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// Returns the number of the Redis database, or `None` if the backend is not Redis.
-    #[must_use]
-    pub fn database(&self) -> Option<i64> {
-        self.database
-    }
-
-    /// Returns whether there is a connection that is not known to be broken.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
-        self.up
-    }
-
-    /// Returns for how long it has been up, or down, or `None` if that is not known.
-    #[must_use]
-    pub fn age(&self) -> Option<Duration> {
-        self.age
-    }
-
-    /// Returns the last error, if there was one. The problem may be long over.
-    #[must_use]
-    pub fn last_error(&self) -> Option<&Fault> {
-        self.last_error.as_ref()
     }
 }
 
@@ -199,23 +160,19 @@ pub struct Fault {
     age: Duration,
 }
 
+getters! { fault: Fault =>
+    /// Returns what went wrong. It names the node's address, but no password and no key.
+    message: &str = &fault.message;
+
+    /// Returns how long ago the error occurred.
+    age: Duration = fault.age;
+}
+
 impl Fault {
     /// Makes a fault from a message, which must contain no passwords and tokens, and the time that has passed since.
     #[must_use]
     pub fn new(message: impl Into<String>, age: Duration) -> Self {
         Self { message: message.into(), age }
-    }
-
-    /// Returns what went wrong. It names the node's address, but no password and no key.
-    #[must_use]
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// Returns how long ago the error occurred.
-    #[must_use]
-    pub fn age(&self) -> Duration {
-        self.age
     }
 }
 

@@ -33,51 +33,100 @@ pub(crate) struct Held {
     pub(crate) first: Option<Duration>,
 }
 
-impl KeyInfo {
+getters! { info: KeyInfo =>
     /// Returns the key, without the prefix of the manager that was asked.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        &self.key
-    }
+    key: &str = &info.key;
 
     /// Returns whether somebody holds the key.
-    #[must_use]
-    pub fn is_locked(&self) -> bool {
-        self.held.is_some()
-    }
+    is_locked: bool = info.held.is_some();
 
     /// Returns the time until the key expires if nobody renews it: of several leases that hold it, until the last one ends. Returns `None`
     /// if the key is free, or if another library locked it without a ttl.
-    #[must_use]
-    pub fn remaining(&self) -> Option<Duration> {
-        self.held.and_then(|held| held.remaining)
-    }
+    remaining: Option<Duration> = info.held.and_then(|held| held.remaining);
 
     /// Returns whether the holder is another library (its token does not have the form of ours).
-    #[must_use]
-    pub fn is_foreign(&self) -> bool {
-        self.held.is_some_and(|held| held.foreign)
-    }
+    is_foreign: bool = info.held.is_some_and(|held| held.foreign);
 
     /// Returns the holders, as their processes describe them: the one that has held the key for the longest first. An exclusive lease
     /// is alone; of those who share the key, each process names at most 500.
     ///
     /// It is empty whenever [`holder`](Self::holder) returns `None`.
-    #[must_use]
-    pub fn holders(&self) -> &[Holder] {
-        &self.holders
-    }
+    holders: &[Holder] = &info.holders;
 
     /// Returns how many leases hold the key, as the store counts them: zero if the key is free, and one if it is held exclusively or
     /// by another library.
     ///
     /// A lease counts until its own ttl is over, also if its holder has died: a shared one keeps writers out, and permits stay taken.
     /// A quorum counts the leases that a majority of its nodes has, and may be off while a node lacks some of them.
-    #[must_use]
-    pub fn leases(&self) -> usize {
-        self.held.map_or(0, |held| held.leases)
-    }
+    leases: usize = info.held.map_or(0, |held| held.leases);
 
+    /// Returns the holder, as its process describes it: of several [`holders`](Self::holders) the one that has held the key for the
+    /// longest.
+    ///
+    /// Returns `None` if the key is free, if the holder is another library ([`is_foreign`](Self::is_foreign)), and if the key is held but
+    /// nobody answered ([`nobody_answered`](Self::nobody_answered)).
+    holder: Option<&Holder> = info.holders.first();
+
+    /// Returns whether the key is held by a lease of this library and no process says that it holds the key.
+    ///
+    /// Nobody answered means one of these:
+    ///
+    /// * the holder has died, is stopped or is cut off, or is too busy to answer within 250 ms;
+    /// * the holder is a client of another kind or an older version;
+    /// * the holder, or the process that asked, cannot use messages (RESP2, or no rights to pub/sub);
+    /// * the key is between two holders: handed over and not taken up yet, or kept by `at_least`;
+    /// * the answer [is truncated](Self::is_truncated).
+    ///
+    /// The key becomes free after [`remaining`](Self::remaining) unless a process renews it. If several leases hold the key and only
+    /// some of them have no answer, see [`silent`](Self::silent).
+    nobody_answered: bool = info.held.is_some_and(|held| !held.foreign) && info.holders.is_empty();
+
+    /// Returns the requests that wait for the key, as their processes describe them, in the order of their
+    /// [places](Waiter::place).
+    waiters: &[Waiter] = &info.waiters;
+
+    /// Returns whether a process had more to say, so that waiters are missing, and in a list the holder may be missing.
+    ///
+    /// A process names at most 500 holders and waiters in an answer, the holders first. What a [list](crate::LockManager::list) lacks
+    /// may belong to any of its keys, so every key of it is truncated; [`inspect`](crate::LockManager::inspect) one of them then.
+    is_truncated: bool = info.is_truncated;
+
+    /// Returns how many processes were asked for holders and waiters, and how many answered in time. The holders and waiters of the others
+    /// are missing here.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let processes = manager.inspect("goods:1").await?.processes();
+    /// assert_eq!((processes.asked(), processes.answered(), processes.unanswered()), (Some(1), 1, Some(0)));
+    /// # Ok(()) }
+    /// ```
+    processes: Processes = info.processes;
+
+    /// Returns the processes that answered in time, in no order and without labels; see [`processes`](Self::processes). Those that did not
+    /// answer are not known by name: compare with an earlier answer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let key = manager.inspect("goods:1").await?;
+    /// assert_eq!(key.answered_by()[0].process(), std::process::id());
+    /// # Ok(()) }
+    /// ```
+    answered_by: &[Party] = &info.answered_by;
+}
+
+impl KeyInfo {
     /// Returns the leases of the key for which no process answered. Returns `None` if there are none, and if that cannot be known because
     /// the answer [is truncated](Self::is_truncated) or the holder is [another library](Self::is_foreign).
     ///
@@ -116,89 +165,6 @@ impl KeyInfo {
             last_end: held.remaining,
         })
     }
-
-    /// Returns the holder, as its process describes it: of several [`holders`](Self::holders) the one that has held the key for the
-    /// longest.
-    ///
-    /// Returns `None` if the key is free, if the holder is another library ([`is_foreign`](Self::is_foreign)), and if the key is held but
-    /// nobody answered ([`nobody_answered`](Self::nobody_answered)).
-    #[must_use]
-    pub fn holder(&self) -> Option<&Holder> {
-        self.holders.first()
-    }
-
-    /// Returns whether the key is held by a lease of this library and no process says that it holds the key.
-    ///
-    /// Nobody answered means one of these:
-    ///
-    /// * the holder has died, is stopped or is cut off, or is too busy to answer within 250 ms;
-    /// * the holder is a client of another kind or an older version;
-    /// * the holder, or the process that asked, cannot use messages (RESP2, or no rights to pub/sub);
-    /// * the key is between two holders: handed over and not taken up yet, or kept by `at_least`;
-    /// * the answer [is truncated](Self::is_truncated).
-    ///
-    /// The key becomes free after [`remaining`](Self::remaining) unless a process renews it. If several leases hold the key and only
-    /// some of them have no answer, see [`silent`](Self::silent).
-    #[must_use]
-    pub fn nobody_answered(&self) -> bool {
-        self.held.is_some_and(|held| !held.foreign) && self.holders.is_empty()
-    }
-
-    /// Returns the requests that wait for the key, as their processes describe them, in the order of their
-    /// [places](Waiter::place).
-    #[must_use]
-    pub fn waiters(&self) -> &[Waiter] {
-        &self.waiters
-    }
-
-    /// Returns whether a process had more to say, so that waiters are missing, and in a list the holder may be missing.
-    ///
-    /// A process names at most 500 holders and waiters in an answer, the holders first. What a [list](crate::LockManager::list) lacks
-    /// may belong to any of its keys, so every key of it is truncated; [`inspect`](crate::LockManager::inspect) one of them then.
-    #[must_use]
-    pub fn is_truncated(&self) -> bool {
-        self.is_truncated
-    }
-
-    /// Returns how many processes were asked for holders and waiters, and how many answered in time. The holders and waiters of the others
-    /// are missing here.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let _guard = manager.lock("goods:1").await?;
-    /// let processes = manager.inspect("goods:1").await?.processes();
-    /// assert_eq!((processes.asked(), processes.answered(), processes.unanswered()), (Some(1), 1, Some(0)));
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn processes(&self) -> Processes {
-        self.processes
-    }
-
-    /// Returns the processes that answered in time, in no order and without labels; see [`processes`](Self::processes). Those that did not
-    /// answer are not known by name: compare with an earlier answer.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let _guard = manager.lock("goods:1").await?;
-    /// let key = manager.inspect("goods:1").await?;
-    /// assert_eq!(key.answered_by()[0].process(), std::process::id());
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn answered_by(&self) -> &[Party] {
-        &self.answered_by
-    }
 }
 
 /// How many processes were asked for the holders and waiters of a key, and how many answered in time; see [`KeyInfo::processes`].
@@ -211,26 +177,17 @@ pub struct Processes {
     pub(crate) answered: usize,
 }
 
-impl Processes {
+getters! { processes: Processes =>
     /// Returns how many processes should have answered. Returns `None` if that is not known: the question could not be sent, the
     /// store did not say how many listen, or not all nodes of a cluster or quorum said the same.
-    #[must_use]
-    pub fn asked(&self) -> Option<usize> {
-        self.asked
-    }
+    asked: Option<usize> = processes.asked;
 
     /// Returns how many processes answered.
-    #[must_use]
-    pub fn answered(&self) -> usize {
-        self.answered
-    }
+    answered: usize = processes.answered;
 
     /// Returns how many processes should have answered and did not: they are stopped, have died a moment ago, or are too busy to
     /// answer within 250 ms. Returns `None` if that is not known.
-    #[must_use]
-    pub fn unanswered(&self) -> Option<usize> {
-        self.asked.map(|asked| asked - self.answered)
-    }
+    unanswered: Option<usize> = processes.asked.map(|asked| asked - processes.answered);
 }
 
 /// The leases of a key for which no process answered; see [`KeyInfo::silent`].
@@ -244,32 +201,20 @@ pub struct Silent {
     last_end: Option<Duration>,
 }
 
-impl Silent {
+getters! { silent: Silent =>
     /// Returns how many leases they are, at least one.
-    #[must_use]
-    pub fn leases(&self) -> usize {
-        self.leases
-    }
+    leases: usize = silent.leases;
 
     /// Returns how many permits they take; zero if they are not permits.
-    #[must_use]
-    pub fn permits(&self) -> u32 {
-        self.permits
-    }
+    permits: u32 = silent.permits;
 
     /// Returns the time after which one of them may end at the earliest: that to the first end of any lease of the key. Returns `None` if
     /// the key has no ttl.
-    #[must_use]
-    pub fn first_end(&self) -> Option<Duration> {
-        self.first_end
-    }
+    first_end: Option<Duration> = silent.first_end;
 
     /// Returns the time after which all of them have ended, unless a process renews them: that to the last end of any lease of the key.
     /// Returns `None` if the key has no ttl.
-    #[must_use]
-    pub fn last_end(&self) -> Option<Duration> {
-        self.last_end
-    }
+    last_end: Option<Duration> = silent.last_end;
 }
 
 /// A request and the process that made it: who holds a key, or waits for it.
@@ -281,30 +226,18 @@ pub struct Party {
     pub(crate) label: String,
 }
 
-impl Party {
+getters! { party: Party =>
     /// Returns the name of the service: the [`client_name`](crate::LockManagerBuilder::client_name) of its manager.
-    #[must_use]
-    pub fn service(&self) -> &str {
-        &self.service
-    }
+    service: &str = &party.service;
 
     /// Returns the name of the host.
-    #[must_use]
-    pub fn host(&self) -> &str {
-        &self.host
-    }
+    host: &str = &party.host;
 
     /// Returns the number of the process on its host.
-    #[must_use]
-    pub fn process(&self) -> u32 {
-        self.process
-    }
+    process: u32 = party.process;
 
     /// Returns the [`label`](crate::LockRequest::label) of the request; empty if it has none.
-    #[must_use]
-    pub fn label(&self) -> &str {
-        &self.label
-    }
+    label: &str = &party.label;
 }
 
 impl fmt::Display for Party {
@@ -326,43 +259,25 @@ pub struct Holder {
     pub(crate) trace: String,
 }
 
-impl Holder {
+getters! { holder: Holder =>
     /// Returns the request and its process.
-    #[must_use]
-    pub fn party(&self) -> &Party {
-        &self.party
-    }
+    party: &Party = &holder.party;
 
     /// Returns the mode of the lease.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
+    mode: Mode = holder.mode;
 
     /// Returns for how long the request has held the key.
-    #[must_use]
-    pub fn held(&self) -> Duration {
-        self.held
-    }
+    held: Duration = holder.held;
 
     /// Returns the ttl that the request asked for.
-    #[must_use]
-    pub fn ttl(&self) -> Duration {
-        self.ttl
-    }
+    ttl: Duration = holder.ttl;
 
     /// Returns the fencing token of the lease.
-    #[must_use]
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
-    }
+    fencing_token: FencingToken = holder.fencing_token;
 
     /// Returns the trace context of the request in the form of the `traceparent` header (W3C Trace Context), if its process has
     /// the feature `opentelemetry` and the lease was acquired in a span of a trace.
-    #[must_use]
-    pub fn trace_context(&self) -> Option<&str> {
-        (!self.trace.is_empty()).then_some(&*self.trace)
-    }
+    trace_context: Option<&str> = (!holder.trace.is_empty()).then_some(&*holder.trace);
 }
 
 /// A request that waits for a key, as its process describes it.
@@ -374,32 +289,20 @@ pub struct Waiter {
     pub(crate) place: u32,
 }
 
-impl Waiter {
+getters! { waiter: Waiter =>
     /// Returns the request and its process.
-    #[must_use]
-    pub fn party(&self) -> &Party {
-        &self.party
-    }
+    party: &Party = &waiter.party;
 
     /// Returns the requested mode.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
+    mode: Mode = waiter.mode;
 
     /// Returns for how long the request has waited.
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
+    waited: Duration = waiter.waited;
 
     /// Returns the place in line, from 1 on.
     ///
     /// The first request of each process has the place of its process in the queue, as the store said last, which was half a
     /// second ago at most. The other requests of the process stand behind it. So two processes may name the same place; the
     /// request that has waited for longer is usually served first.
-    #[must_use]
-    pub fn place(&self) -> u32 {
-        self.place
-    }
+    place: u32 = waiter.place;
 }

@@ -38,81 +38,28 @@ pub struct Lease {
     waker: Option<usize>,
 }
 
-impl Lease {
-    pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        Self { hold, waker: None }
-    }
-
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
-    }
-
+getters! { lease: Lease =>
     /// Returns the key as it was given to [`lock`](crate::LockManager::lock).
-    #[must_use]
-    pub fn key(&self) -> &str {
-        self.hold.key.as_str()
-    }
+    key: &str = lease.hold.key.as_str();
 
     /// Returns the fencing token of this hold: larger than that of every holder of the key before it, except that those who
     /// [share](crate::LockRequest::shared) a key may have the same.
-    #[must_use]
-    pub fn fencing_token(&self) -> FencingToken {
-        self.hold.fence
-    }
+    fencing_token: FencingToken = lease.hold.fence;
 
     /// Returns for how long the holder may still rely on the lease if it is not renewed, by this process's clock.
     ///
     /// It is always less than the ttl, and zero once the lease is lost or released. A lease that was waited for may begin with
     /// much less, but at least 200 ms; its first renewal, sent 20 ms later, gives it the ttl.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.hold.remaining()
-    }
-
-    /// Returns when the lease ends if it is not renewed, for [`timeout_at`](tokio::time::timeout_at) and the deadline of a
-    /// call to another service.
-    ///
-    /// A renewal moves the deadline. Once the lease has ended, the deadline is the present moment. Use it with
-    /// [`fixed`](crate::LockRequest::fixed) leases: a renewed one that was waited for may begin with less than a second.
-    ///
-    /// Tokio's timers do not count the time for which the machine was suspended; [`is_held`](Self::is_held) does.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    /// use tokio::time::timeout_at;
-    ///
-    /// # async fn call_the_bank() {}
-    /// let guard = LockManager::in_memory().lock("account:7").fixed().await?;
-    /// let answer = timeout_at(guard.deadline(), call_the_bank()).await;
-    /// # assert!(answer.is_ok()); Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        let (now, remaining) = (Instant::now(), self.remaining());
-        // A hundred years may be more than the platform's clock can show.
-        now.checked_add(remaining).unwrap_or_else(|| now + A_YEAR)
-    }
+    remaining: Duration = lease.hold.remaining();
 
     /// Returns the ttl that the lease was acquired with, and that each renewal restores.
-    #[must_use]
-    pub fn ttl(&self) -> Duration {
-        self.hold.ttl.get()
-    }
+    ttl: Duration = lease.hold.ttl.get();
 
     /// Returns the mode in which the key is held.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.hold.mode()
-    }
+    mode: Mode = lease.hold.mode;
 
     /// Returns whether the lease is still held: neither lost nor released, and its deadline not passed.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.hold.check().is_ok()
-    }
+    is_held: bool = lease.hold.check().is_ok();
 
     /// Returns whether the lease may soon be lost, or has ended: half of the time between its due renewal and its deadline has passed,
     /// and no renewal has succeeded.
@@ -147,9 +94,43 @@ impl Lease {
     /// worker.release().await?;
     /// # Ok(()) }
     /// ```
+    is_in_danger: bool = lease.hold.is_in_danger();
+}
+
+impl Lease {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        Self { hold, waker: None }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    /// Returns when the lease ends if it is not renewed, for [`timeout_at`](tokio::time::timeout_at) and the deadline of a
+    /// call to another service.
+    ///
+    /// A renewal moves the deadline. Once the lease has ended, the deadline is the present moment. Use it with
+    /// [`fixed`](crate::LockRequest::fixed) leases: a renewed one that was waited for may begin with less than a second.
+    ///
+    /// Tokio's timers do not count the time for which the machine was suspended; [`is_held`](Self::is_held) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use tokio::time::timeout_at;
+    ///
+    /// # async fn call_the_bank() {}
+    /// let guard = LockManager::in_memory().lock("account:7").fixed().await?;
+    /// let answer = timeout_at(guard.deadline(), call_the_bank()).await;
+    /// # assert!(answer.is_ok()); Ok(()) }
+    /// ```
     #[must_use]
-    pub fn is_in_danger(&self) -> bool {
-        self.hold.is_in_danger()
+    pub fn deadline(&self) -> Instant {
+        let (now, remaining) = (Instant::now(), self.remaining());
+        // A hundred years may be more than the platform's clock can show.
+        now.checked_add(remaining).unwrap_or_else(|| now + A_YEAR)
     }
 
     /// Completes when the lease has ended, and returns how: released, handed over, or lost.

@@ -43,6 +43,20 @@ impl From<Lease> for Leases {
     }
 }
 
+getters! { leases: Leases =>
+    /// Returns for how long the holder may still rely on all leases: the shortest of their remaining times.
+    remaining: Duration = leases.iter().map(Lease::remaining).min().unwrap_or_default();
+
+    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
+    deadline: Instant = leases.iter().map(Lease::deadline).min().unwrap_or_else(Instant::now);
+
+    /// Returns the ttl that the leases were acquired with.
+    ttl: Duration = leases.iter().map(Lease::ttl).min().unwrap_or_default();
+
+    /// Returns whether all leases are still held: none was lost or released, and no deadline has passed.
+    is_held: bool = leases.iter().all(Lease::is_held);
+}
+
 impl Leases {
     pub(crate) fn new(leases: Vec<Lease>) -> Self {
         Self { leases }
@@ -70,30 +84,6 @@ impl Leases {
     #[must_use]
     pub fn fencing_token(&self, key: &str) -> Option<FencingToken> {
         self.get(key).map(Lease::fencing_token)
-    }
-
-    /// Returns for how long the holder may still rely on all leases: the shortest of their remaining times.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.iter().map(Lease::remaining).min().unwrap_or_default()
-    }
-
-    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        self.iter().map(Lease::deadline).min().unwrap_or_else(Instant::now)
-    }
-
-    /// Returns the ttl that the leases were acquired with.
-    #[must_use]
-    pub fn ttl(&self) -> Duration {
-        self.iter().map(Lease::ttl).min().unwrap_or_default()
-    }
-
-    /// Returns whether all leases are still held: none was lost or released, and no deadline has passed.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.iter().all(Lease::is_held)
     }
 
     /// Completes when one lease has ended, and returns which one and how. If several have ended, it returns a lost lease before a

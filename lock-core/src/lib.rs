@@ -120,6 +120,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[macro_use]
+mod alike;
+#[macro_use]
 mod caught;
 
 pub mod answer;

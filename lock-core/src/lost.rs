@@ -16,37 +16,22 @@ pub struct LostLease {
     pub(crate) loss: Loss,
 }
 
-impl LostLease {
+getters! { lost: LostLease =>
     /// Returns the key as it was given to [`lock`](crate::LockManager::lock).
-    #[must_use]
-    pub fn key(&self) -> &str {
-        self.key.as_str()
-    }
+    key: &str = lost.key.as_str();
 
     /// Returns the fencing token of the lease.
-    #[must_use]
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fence
-    }
+    fencing_token: FencingToken = lost.fence;
 
     /// Returns why the lease was lost.
-    #[must_use]
-    pub fn reason(&self) -> LossReason {
-        self.loss.reason
-    }
+    reason: LossReason = lost.loss.reason;
 
     /// Returns the [`label`](crate::LockRequest::label) of the request, which is never a key: to group losses by. It is empty if
     /// there is none.
-    #[must_use]
-    pub fn label(&self) -> &str {
-        self.label
-    }
+    label: &str = lost.label;
 
     /// Returns for how long the lease was held.
-    #[must_use]
-    pub fn held(&self) -> Duration {
-        self.held
-    }
+    held: Duration = lost.held;
 }
 
 impl fmt::Display for LostLease {
@@ -89,8 +74,4 @@ impl Observer {
     }
 }
 
-impl fmt::Debug for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Observer")
-    }
-}
+shows!(Observer);

@@ -1,7 +1,7 @@
 mod answers;
 mod inspecting;
 
-use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
+use std::{fmt, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
 
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
@@ -208,9 +208,9 @@ impl LockManager {
     /// ```
     #[track_caller]
     pub fn take_up(&self, handover: Handover) -> LockRequest {
-        let mut request = self.request(self.key(handover.key())).ttl(handover.ttl());
-        request.mode = handover.token().mode();
-        request.from = Some(handover.token());
+        let mut request = self.request(self.key(handover.key())).ttl(handover.ttl.get());
+        request.mode = handover.token.mode();
+        request.from = Some(handover.token);
         request
     }
 
@@ -448,12 +448,6 @@ impl LockManager {
         self.engine.admit(CONNECT)?;
         let answer = self.engine.call(Batch::new()).await;
         answer.map(|_| ()).map_err(|error| Error::backend(CONNECT, None, error))
-    }
-
-    async fn ask(&self, attempt: &'static str, key: &LockKey, operation: Operation) -> Result<Outcome, Error> {
-        self.engine.admit(attempt).map_err(|error| error.on(key))?;
-        let answer = self.engine.call(Batch::from([operation])).await;
-        answer.and_then(Answer::single).map_err(|error| Error::backend(attempt, Some(key), error))
     }
 
     fn key(&self, key: &str) -> Result<LockKey, Error> {

@@ -1,7 +1,6 @@
 //! The lease or the leases of a request.
 
 use std::{
-    future::Future,
     pin::Pin,
     task::{Context, Poll},
 };

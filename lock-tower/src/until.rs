@@ -2,9 +2,7 @@
 #![expect(unnameable_types, reason = "the futures of a sealed trait")]
 
 use std::{
-    fmt,
-    future::Future,
-    panic,
+    fmt, panic,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -37,7 +35,7 @@ pub struct UntilBodyEnd;
 pub struct Detached;
 
 pub(crate) mod sealed {
-    use super::{BodyLease, Error, Future, Guard};
+    use super::{BodyLease, Error, Guard};
 
     /// How an acquired lease and the work of a service are driven.
     pub trait Until<F: Future> {

@@ -73,13 +73,12 @@ impl PendingRelease {
     }
 
     /// The request to send at the moment that `now` gives.
-    pub(crate) fn release(&self, doubt: Doubt, now: impl FnOnce() -> Moment) -> Release {
+    pub(crate) fn release(&self, doubt: Doubt, now: Moment) -> Release {
         let mut release = Release::new(self.key.clone(), self.token);
         (release.place, release.quiet, release.until) = (self.place, self.quiet, doubt.until);
         if self.keep_until == AT_ONCE {
             return release;
         }
-        let now = now();
         // Redis counts whole milliseconds. Rounding down would end `at_least` too early, and a second machine could run the job.
         let left = self.keep_until.since(now).as_micros().div_ceil(1_000);
         let after = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
@@ -132,7 +131,7 @@ impl CleanUp {
             self.entries.remove(entry);
             return true;
         }
-        self.tried(entry, None, now, now)
+        self.tried_beside(entry, None, (now, now), |_| true)
     }
 
     /// Adds a token; it is due at once.
@@ -143,7 +142,7 @@ impl CleanUp {
 
     /// Adds a token whose first release is sent now; it must be answered by [`tried`](Self::tried).
     pub(crate) fn begin(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) -> Try {
-        let release = pending.release(doubt, || now);
+        let release = pending.release(doubt, now);
         Try { entry: self.entries.insert(Entry { pending, doubt, tries: 0 }), release }
     }
 
@@ -188,7 +187,7 @@ impl CleanUp {
         {
             self.waiting.pop_first();
             let Entry { pending, doubt, .. } = &self.entries[entry];
-            due.push(Try { entry, release: pending.release(*doubt, || now) });
+            due.push(Try { entry, release: pending.release(*doubt, now) });
         }
         due
     }
@@ -209,12 +208,6 @@ impl CleanUp {
         for (_, pending) in self.lately.replace(VecDeque::new()).into_iter().flatten() {
             self.push(pending, Doubt { until: now + LATELY, unanswered_since: None }, now);
         }
-    }
-
-    /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or `None` if it was not. Returns
-    /// whether that was the last.
-    pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) -> bool {
-        self.tried_beside(entry, answered, (sent, now), |_| true)
     }
 
     /// Takes the result of a try, as [`tried`](Self::tried) does. `is_asked` says whether a request with the token is in flight, which
@@ -332,6 +325,13 @@ mod tests {
         let due = list.due(now, 10);
         assert_eq!(due.len(), 1);
         due[0].entry
+    }
+
+    impl CleanUp {
+        /// Notes the answer to a try, or that there is none, while no request asks for the token.
+        pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) -> bool {
+            self.tried_beside(entry, answered, (sent, now), |_| true)
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    future::{Future, pending},
+    future::pending,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -12,6 +12,7 @@ use super::{
     store::{Call, Store, micros},
 };
 use crate::{
+    caught::OnDrop,
     clock::{Clock, TokioClock},
     health::NodeHealth,
     key::LockKey,
@@ -55,18 +56,6 @@ struct State {
     last: u64,
     /// The listeners, by channel.
     listeners: HashMap<Arc<str>, Calls>,
-}
-
-/// Ends a subscription.
-struct Listening {
-    store: Arc<Shared>,
-    channel: Arc<str>,
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.store.state().listeners.remove(&self.channel);
-    }
 }
 
 impl MemoryBackend {
@@ -199,7 +188,7 @@ impl Backend for MemoryBackend {
         Box::pin(async move {
             let channel = Arc::clone(calls.channel());
             store.state().listeners.insert(Arc::clone(&channel), calls.clone());
-            let _listening = Listening { store, channel };
+            let _listening = OnDrop(|| drop(store.state().listeners.remove(&channel)));
             calls.listening(true);
             pending().await
         })

@@ -28,9 +28,7 @@ pub(crate) mod token;
 pub(crate) mod url;
 
 use std::{
-    fmt,
-    future::Future,
-    iter,
+    fmt, iter,
     pin::Pin,
     sync::{
         Arc,
@@ -350,6 +348,11 @@ impl Answer {
     pub(crate) fn in_doubt(mut self) -> Self {
         self.outcomes = self.outcomes.into_iter().map(|item| item.map_err(BackendError::in_doubt)).collect();
         self
+    }
+
+    /// Returns an answer, or as many errors as it was asked for.
+    pub(crate) fn of(result: Result<Self, BackendError>, count: usize) -> Self {
+        result.unwrap_or_else(|error| Self::new((0..count).map(|_| Err(error.clone()))))
     }
 
     /// Adds the outcomes of the operations that follow.

@@ -169,8 +169,19 @@ impl Operation {
 
     /// Returns how many replicas it waits for, if it does.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
+        self.as_renew()?.replicas
+    }
+
+    pub(crate) fn as_acquire(&self) -> Option<&Acquire> {
         match self {
-            Self::Renew(renew) => renew.replicas,
+            Self::Acquire(acquire) => Some(acquire),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_renew(&self) -> Option<&Renew> {
+        match self {
+            Self::Renew(renew) => Some(renew),
             _ => None,
         }
     }
@@ -185,6 +196,24 @@ impl Operation {
             Self::Inspect { key } | Self::Force { key, .. } => key,
         }
     }
+}
+
+sets! { Acquire =>
+    /// Keeps a place in the queue if the key cannot be taken.
+    #[must_use]
+    or_wait(place: Place) => place = Some(place);
+
+    /// Lets the store answer [`Outcome::NotFree`] if the key is not free.
+    #[must_use]
+    expecting_free() => expects_free = true;
+
+    /// Takes the key only together with the others of the batch.
+    #[must_use]
+    with_all() => all_or_none = true;
+
+    /// Takes the key from a holder that gave its token away.
+    #[must_use]
+    from(token: Token) => from = Some(token);
 }
 
 impl Acquire {
@@ -205,36 +234,6 @@ impl Acquire {
         }
     }
 
-    /// Keeps a place in the queue if the key cannot be taken.
-    #[must_use]
-    pub fn or_wait(mut self, place: Place) -> Self {
-        self.place = Some(place);
-        self
-    }
-
-    /// Lets the store answer [`Outcome::NotFree`] if the key is not free.
-    #[must_use]
-    pub fn expecting_free(mut self) -> Self {
-        self.expects_free = true;
-        self
-    }
-
-    /// Takes the key only together with the others of the batch.
-    #[must_use]
-    pub fn with_all(mut self) -> Self {
-        self.all_or_none = true;
-        self
-    }
-
-    /// Takes the key from a holder that gave its token away.
-    #[must_use]
-    pub fn from(mut self, token: Token) -> Self {
-        self.from = Some(token);
-        self
-    }
-}
-
-impl Acquire {
     /// Until when it can block others if it is sent at `sent` and executed in time: by its key, or by a grant to its place.
     pub(crate) fn blocks_until(&self, sent: Moment) -> Moment {
         let by_place = self.place.as_ref().map_or(Duration::ZERO, |place| place.life + place.lasts);
@@ -251,26 +250,32 @@ impl Place {
     }
 }
 
+sets! { Renew =>
+    /// Waits until so many replicas have the key with the token.
+    #[must_use]
+    on_replicas(replicas: Replicas) => replicas = Some(replicas);
+
+    /// Takes new fencing tokens along.
+    #[must_use]
+    with_block(block: u32) => block = block;
+}
+
 impl Renew {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
         Self { key, token, ttl, block: 0, floor: 0, aim: 0, within: Duration::MAX, watch: false, replicas: None }
     }
+}
 
-    /// Waits until so many replicas have the key with the token.
+sets! { Release =>
+    /// Gives up the place that the token may have.
     #[must_use]
-    pub fn on_replicas(mut self, replicas: Replicas) -> Self {
-        self.replicas = Some(replicas);
-        self
-    }
+    with_place() => place = true;
 
-    /// Takes new fencing tokens along.
+    /// Leaves the key to expire after a time instead of deleting it.
     #[must_use]
-    pub fn with_block(mut self, block: u32) -> Self {
-        self.block = block;
-        self
-    }
+    after(after: Duration) => after = after;
 }
 
 impl Release {
@@ -278,19 +283,5 @@ impl Release {
     #[must_use]
     pub fn new(key: LockKey, token: Token) -> Self {
         Self { key, token, after: Duration::ZERO, place: false, quiet: false, until: Moment::NEVER }
-    }
-
-    /// Gives up the place that the token may have.
-    #[must_use]
-    pub fn with_place(mut self) -> Self {
-        self.place = true;
-        self
-    }
-
-    /// Leaves the key to expire after a time instead of deleting it.
-    #[must_use]
-    pub fn after(mut self, after: Duration) -> Self {
-        self.after = after;
-        self
     }
 }

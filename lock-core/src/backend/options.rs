@@ -1,8 +1,6 @@
 //! The builder's options for connections: those that no URL has, and those that are the same for all servers.
 
-use std::{fmt, time::Duration};
-
-use super::timeouts::{CONNECT_TIMEOUT, Timeouts};
+use super::timeouts::Timeouts;
 
 /// The options of every connection that a manager makes.
 #[derive(Clone)]
@@ -21,12 +19,17 @@ pub(crate) struct ConnectOptions {
     /// The database, if the URL names none.
     pub(crate) database: Option<u32>,
     /// How connections are encrypted, instead of with the platform's certificates.
-    #[cfg(feature = "tls-no-provider")]
-    pub(crate) tls: Option<std::sync::Arc<rustls::ClientConfig>>,
+    pub(crate) tls: Option<std::sync::Arc<TlsConfig>>,
     /// The provider of user and password for each connection.
     #[cfg(feature = "redis")]
     pub(crate) credentials: Option<super::Provider>,
 }
+
+/// The configuration of rustls; without the feature there is none.
+#[cfg(feature = "tls-no-provider")]
+pub(crate) type TlsConfig = rustls::ClientConfig;
+#[cfg(not(feature = "tls-no-provider"))]
+pub(crate) type TlsConfig = std::convert::Infallible;
 
 impl ConnectOptions {
     /// Makes options that leave everything else to the URL.
@@ -39,7 +42,6 @@ impl ConnectOptions {
             sentinel_username: None,
             sentinel_password: None,
             database: None,
-            #[cfg(feature = "tls-no-provider")]
             tls: None,
             #[cfg(feature = "redis")]
             credentials: None,
@@ -69,7 +71,6 @@ impl ConnectOptions {
 
     /// Returns the method of the builder that set what only a connection of the manager's own can use.
     pub(crate) fn needs_a_server(&self) -> Option<&'static str> {
-        #[cfg(feature = "tls-no-provider")]
         if self.tls.is_some() {
             return Some("tls");
         }
@@ -86,15 +87,4 @@ impl ConnectOptions {
     }
 }
 
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self::new("lock-core", Timeouts { command: Duration::from_secs(1), connect: CONNECT_TIMEOUT })
-    }
-}
-
-/// Says nothing, since it has passwords, a key and credentials.
-impl fmt::Debug for ConnectOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ConnectOptions { .. }")
-    }
-}
+shows!(ConnectOptions);

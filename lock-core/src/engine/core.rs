@@ -5,8 +5,6 @@
 //! leave in one order, and no task stands between a caller and the socket.
 
 use std::{
-    fmt,
-    future::Future,
     panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{Arc, PoisonError},
@@ -156,13 +154,6 @@ impl Core {
         state.running = true;
         self.open.store(true, Ordering::Release);
         Ok(Some(runtime))
-    }
-
-    /// Takes the place of the task.
-    #[cfg(all(test, lock_loom))]
-    pub(super) fn run_by_hand(&self) {
-        self.state().running = true;
-        self.open.store(true, Ordering::Release);
     }
 
     /// Refuses requests from now on.
@@ -437,12 +428,6 @@ impl State {
         self.running
     }
 
-    /// Has no timer wake the task.
-    #[cfg(all(test, lock_loom))]
-    pub(super) fn ignore_timers(&mut self) {
-        self.asleep_until = Moment::from_origin(Duration::ZERO);
-    }
-
     /// Returns when the task has something to do. A thread that [calls](Core::transmit) sends what waits, and then wakes the task for what
     /// is left.
     fn poll_timeout(&self) -> Moment {
@@ -532,11 +517,7 @@ impl Drop for KeepAlive {
     }
 }
 
-impl fmt::Debug for Core {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").field("backend", &self.backend).finish_non_exhaustive()
-    }
-}
+shows!(Core, backend);
 
 /// How long the task sleeps at most while any timer is set: the timers of the runtime do not count the time for which the machine
 /// was suspended, but the lease clock does. (This is also true without a lease: a lease that is acquired after the machine has
@@ -548,3 +529,24 @@ type Put = SmallVec<[Deferred; 2]>;
 
 /// How often a thread calls the backend before it leaves the rest to the task.
 const ROUNDS: usize = 64;
+
+/// What a model does in place of the task.
+#[cfg(all(test, lock_loom))]
+mod by_hand {
+    use super::*;
+
+    impl Core {
+        /// Takes the place of the task.
+        pub(in crate::engine) fn run_by_hand(&self) {
+            self.state().running = true;
+            self.open.store(true, Ordering::Release);
+        }
+    }
+
+    impl State {
+        /// Has no timer wake the task.
+        pub(in crate::engine) fn ignore_timers(&mut self) {
+            self.asleep_until = Moment::from_origin(Duration::ZERO);
+        }
+    }
+}

@@ -5,7 +5,6 @@
 //! Each end returns an [`Ending`], which wakes and reports when it is dropped, after all locks.
 
 use std::{
-    fmt,
     panic::Location,
     sync::{Arc, PoisonError},
     task::{Context, Poll, Waker},
@@ -40,8 +39,8 @@ pub(crate) struct Hold {
     /// Where it was asked for, to be named when the same task asks again.
     pub(crate) since: &'static Location<'static>,
     /// Its label in metrics.
-    label: &'static str,
-    mode: Mode,
+    pub(crate) label: &'static str,
+    pub(crate) mode: Mode,
     /// The ttl of its request.
     pub(crate) ttl: Ttl,
     /// Whether it was asked for without renewal.
@@ -169,11 +168,6 @@ impl Hold {
         metrics::begun(self.label);
     }
 
-    /// The label in metrics.
-    pub(crate) fn label(&self) -> &'static str {
-        self.label
-    }
-
     /// The validity that a following hold of the same tenure inherits.
     pub(crate) fn validity(&self) -> Validity {
         let state = self.state();
@@ -248,10 +242,6 @@ impl Hold {
     /// When `max_hold` ends it, if it is bounded.
     pub(crate) fn latest(&self) -> Option<Moment> {
         Some(self.state().latest).filter(|latest| *latest < Moment::NEVER)
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        self.mode
     }
 
     pub(crate) fn version(&self) -> u32 {
@@ -340,12 +330,6 @@ impl Hold {
         drop(unused);
     }
 
-    /// How many wakers are registered.
-    #[cfg(test)]
-    pub(crate) fn registered(&self) -> usize {
-        self.state().wakers.as_ref().map_or(0, |wakers| wakers.len())
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -399,11 +383,7 @@ impl Drop for Ending {
     }
 }
 
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
-    }
-}
+shows!(Hold, key, fence);
 
 #[cfg(test)]
 mod tests {
@@ -441,6 +421,13 @@ mod tests {
         let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::new(Arc::clone(&clock) as _, None), validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
+    }
+
+    impl Hold {
+        /// Returns how many wakers are registered.
+        fn registered(&self) -> usize {
+            self.state().wakers.as_ref().map_or(0, |wakers| wakers.len())
+        }
     }
 
     #[test]

@@ -31,7 +31,6 @@ mod turn;
 pub(crate) mod wheel;
 
 use std::{
-    fmt,
     ops::Deref,
     sync::{
         Arc,
@@ -297,8 +296,4 @@ impl Drop for Engine {
     }
 }
 
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("backend", &self.core.backend).finish_non_exhaustive()
-    }
-}
+shows!(Engine, backend);

@@ -1,7 +1,6 @@
 //! The future of a request.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},

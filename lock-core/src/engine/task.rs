@@ -2,7 +2,7 @@
 //! have gathered.
 
 use std::{
-    future::{Future, pending, poll_fn},
+    future::{pending, poll_fn},
     iter, mem,
     panic::AssertUnwindSafe,
     pin::Pin,

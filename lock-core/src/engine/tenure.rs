@@ -44,7 +44,7 @@ pub(crate) struct Tenure {
     /// A new token for each tenure.
     pub(crate) token: Token,
     pub(crate) ttl: Ttl,
-    renewal: Renewal,
+    pub(crate) renewal: Renewal,
     /// When it was entered: it ends some time after that even if waiters of this process are left, so that those of
     /// others are not kept waiting.
     since: Moment,
@@ -76,7 +76,7 @@ pub(crate) struct Tenure {
     replicated: u16,
     /// Until when the key stays busy even if the hold ends sooner.
     keep_until: Moment,
-    doubt: Doubt,
+    pub(crate) doubt: Doubt,
 }
 
 /// Names a hold: a guard speaks to the engine with it, and one that is over names nothing.
@@ -148,18 +148,9 @@ impl Tenure {
         }
     }
 
-    pub(crate) fn renewal(&self) -> Renewal {
-        self.renewal
-    }
-
     /// How many holds followed one another in it, or would have if there had been fencing tokens for them.
     pub(crate) fn holds(&self) -> u32 {
         if self.fences.left() == 0 { self.number.max(MANY_HOLDS) } else { self.number }
-    }
-
-    /// The condition under which the token can be forgotten once the tenure is over.
-    pub(crate) fn doubt(&self) -> Doubt {
-        self.doubt
     }
 
     /// The request that renews it for `ttl`.

@@ -1,7 +1,7 @@
 //! A task that takes its own wake-ups without a detour through the runtime, and that a blocked thread does not hold up.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::pin,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,

@@ -14,9 +14,9 @@ use crate::{
 
 impl Error {
     /// Says which key the request was about.
-    pub(crate) fn on(self, key: &LockKey) -> Self {
-        let (wire, prefix) = key.parts();
-        self.naming(wire, prefix)
+    pub(crate) fn on(mut self, key: &LockKey) -> Self {
+        self.inner.key = Some(key.parts());
+        self
     }
 
     pub(crate) fn busy(attempt: &'static str, key: &LockKey, by: BusyReason, mode: Mode) -> Self {
@@ -54,7 +54,8 @@ impl Error {
 
     pub(crate) fn backend(attempt: &'static str, key: Option<&LockKey>, error: BackendError) -> Self {
         let (kind, message, source) = error.into_parts();
-        let this = Self::new(kind, attempt).detail(message).caused_by(source);
+        let mut this = Self::new(kind, attempt).detail(message);
+        this.inner.source = source;
         match key {
             Some(key) => this.on(key),
             None => this,

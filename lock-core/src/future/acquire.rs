@@ -2,14 +2,12 @@
 //! clean-up.
 
 use std::{
-    fmt,
-    future::{Future, IntoFuture},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use super::{confirm::Confirm, reentry, take_up::TakeUp};
+use super::{confirm::Confirm, take_up::TakeUp};
 use crate::{
     backend::BackendError,
     clock::Moment,
@@ -124,6 +122,10 @@ impl LockRequest {
     pub fn acquire(self) -> Acquire {
         Acquire::new(self)
     }
+
+    fn on_key(&self, error: Error) -> Error {
+        self.keys.as_ref().map_or_else(Clone::clone, |key| error.on(key))
+    }
 }
 
 impl IntoFuture for LockRequest {
@@ -167,7 +169,7 @@ impl Watch {
         waiting.end(&result, waited);
         match &mut result {
             Ok(guard) => {
-                guard.note_waited(waited);
+                guard.waited = waited;
                 log!(debug, fencing_token = guard.fencing_token().get(), ?waited, "lease acquired");
             }
             Err(error) => log!(debug, %error, ?waited, "lease not acquired"),
@@ -227,7 +229,7 @@ impl Future for Acquire {
         };
         *confirming = None;
         if let Ok(guard) = &mut result {
-            guard.set_unfinished(false);
+            guard.unfinished = false;
         }
         if let Some(watch) = watch.take() {
             result = watch.end(result, progress.now);
@@ -251,9 +253,6 @@ impl Progress {
             match &mut self.step {
                 Step::Begin => {
                     let (key, terms) = request.check()?;
-                    request.check_backend().map_err(|error| error.on(key))?;
-                    engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
-                    reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
                     let now = self.now;
                     self.give_up = now + request.options.patience();
                     self.step = match request.from {
@@ -318,17 +317,7 @@ impl<K> LockRequest<K> {
     }
 }
 
-impl LockRequest {
-    fn on_key(&self, error: Error) -> Error {
-        self.keys.as_ref().map_or_else(Clone::clone, |key| error.on(key))
-    }
-}
-
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("request", &self.request).finish_non_exhaustive()
-    }
-}
+shows!(Acquire, request);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,4 @@
 use std::{
-    fmt,
-    future::{Future, IntoFuture},
     pin::Pin,
     task::{Context, Poll, ready},
     vec,
@@ -80,6 +78,17 @@ impl LockAllRequest {
     pub fn acquire(self) -> AcquireAll {
         AcquireAll::new(self)
     }
+
+    /// The error of a request whose wait was over before it had asked for all its keys.
+    fn too_long(&self, next: &LockKey, left: usize) -> Error {
+        let detail = format!(
+            "the wait of {:?} was over before this key and {} more were asked for; raise `wait`, or lock a key that stands for all \
+             of them",
+            self.options.patience(),
+            left - 1
+        );
+        Error::new(ErrorKind::Busy, ACQUIRE).on(next).detail(detail)
+    }
 }
 
 impl IntoFuture for LockAllRequest {
@@ -133,7 +142,7 @@ impl AcquireAll {
                 let mut guard = ready!(Pin::new(acquire).poll(cx)).map_err(|error| request.failed(error))?;
                 *current = None;
                 // Nothing is done under it unless the other keys are acquired, too.
-                guard.set_unfinished(true);
+                guard.unfinished = true;
                 guards.push(guard);
             }
             let Some((key, mode)) = keys.next() else { break };
@@ -163,21 +172,8 @@ impl AcquireAll {
         }
         let mut guard = LockAllGuard::new(std::mem::take(guards), acquired.since(*began));
         guard.guards.iter().try_for_each(|guard| guard.check(ACQUIRE))?;
-        guard.set_unfinished(false);
+        guard.guards.iter_mut().for_each(|guard| guard.unfinished = false);
         Poll::Ready(Ok(guard))
-    }
-}
-
-impl LockAllRequest {
-    /// The error of a request whose wait was over before it had asked for all its keys.
-    fn too_long(&self, next: &LockKey, left: usize) -> Error {
-        let detail = format!(
-            "the wait of {:?} was over before this key and {} more were asked for; raise `wait`, or lock a key that stands for all \
-             of them",
-            self.options.patience(),
-            left - 1
-        );
-        Error::new(ErrorKind::Busy, ACQUIRE).on(next).detail(detail)
     }
 }
 
@@ -194,8 +190,4 @@ impl Future for AcquireAll {
     }
 }
 
-impl fmt::Debug for AcquireAll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireAll").field("request", &self.request).finish_non_exhaustive()
-    }
-}
+shows!(AcquireAll, request);

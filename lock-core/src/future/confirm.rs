@@ -40,7 +40,7 @@ impl Confirm {
     /// Asks for all leases at once.
     pub(super) fn new(mut guards: Vec<LockGuard>, replicas: Replicas) -> Self {
         for guard in &mut guards {
-            guard.set_unfinished(true);
+            guard.unfinished = true;
             guard.durability = Some(replicas);
         }
         let mut confirmations = Vec::new();

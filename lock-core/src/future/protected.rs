@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -123,7 +122,7 @@ type Guards = SmallVec<[LockGuard; 1]>;
 
 impl<F: Future> Protected<F> {
     fn new(mut guards: Guards, work: F, on_lost: OnLost) -> Self {
-        guards.iter_mut().for_each(|guard| guard.set_unfinished(true));
+        guards.iter_mut().for_each(|guard| guard.unfinished = true);
         let span = span(&guards);
         Self { state: State::Working { work, guards, on_lost, lost: None, span, held: None } }
     }

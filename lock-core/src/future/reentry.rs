@@ -54,12 +54,12 @@ pub(crate) fn refuse(
 ) -> Result<(), Error> {
     match HELD.try_with(Arc::clone).ok().as_ref().and_then(|held| held.find(engine.id(), key)) {
         Some(hold) if hold.check().is_err() => Ok(()),
-        Some(hold) if tries && !mode.is_exclusive() && !hold.mode().is_exclusive() => Ok(()),
+        Some(hold) if tries && !mode.is_exclusive() && !hold.mode.is_exclusive() => Ok(()),
         Some(hold) if tries => {
-            let busy = Error::busy(ACQUIRE, key, BusyReason::Holder, hold.mode());
+            let busy = Error::busy(ACQUIRE, key, BusyReason::Holder, hold.mode);
             Err(busy.free_in(Some(hold.remaining())).held_since(Some(hold.since)))
         }
-        Some(hold) => Err(Error::would_deadlock(key, [hold.mode(), mode], here, hold.since)),
+        Some(hold) => Err(Error::would_deadlock(key, [hold.mode, mode], here, hold.since)),
         None => Ok(()),
     }
 }

@@ -1,6 +1,4 @@
 use std::{
-    fmt,
-    future::Future,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -83,11 +81,7 @@ impl Future for Release {
     }
 }
 
-impl fmt::Debug for Release {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Release").finish_non_exhaustive()
-    }
-}
+shows!(Release);
 
 /// The future of [`LockAllGuard::release`](crate::LockAllGuard::release).
 ///

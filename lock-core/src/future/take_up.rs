@@ -1,7 +1,6 @@
 //! Taking up a lease that was handed over.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},

@@ -1,14 +1,13 @@
 //! Several keys in one call: all of them if all are free, or none.
 
 use std::{
-    future::Future,
     mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use super::{acquire::Watch, reentry, wanted::Wanted};
+use super::{acquire::Watch, wanted::Wanted};
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome, cleanup::AT_ONCE},
     clock::Moment,
@@ -79,13 +78,9 @@ impl Together {
 
 /// The terms of each key, if none of them is refused: before anything is sent, and before the first is waited for.
 pub(super) fn checked(request: &LockAllRequest, keys: &[(LockKey, Mode)]) -> Result<Vec<(LockKey, Terms)>, Error> {
-    let engine = &request.engine;
     let checked = keys.iter().map(|(key, mode)| {
         let one = request.for_key(key.clone(), *mode);
         let (key, terms) = one.check()?;
-        one.check_backend().map_err(|error| error.on(key))?;
-        engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
-        reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
         Ok((key.clone(), terms))
     });
     checked.collect()
@@ -144,7 +139,7 @@ fn answered(
     for (wanted, fences) in all.iter_mut().zip(fences) {
         let (id, hold) = wanted.held(fences, true, is_sure, now)?;
         let mut guard = LockGuard::new(Arc::clone(engine), id, hold, request.options.on_lost.unwrap_or_default());
-        guard.set_unfinished(true);
+        guard.unfinished = true;
         guards.push(guard);
     }
     Ok(Some(guards))

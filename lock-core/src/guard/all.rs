@@ -40,57 +40,36 @@ pub struct LockAllGuard {
     waited: Duration,
 }
 
+getters! { guard: LockAllGuard =>
+    /// Returns the leases, whose clones can be sent to other tasks.
+    leases: &Leases = &guard.leases;
+
+    /// Returns for how long the holder may still rely on all leases: the shortest of their remaining times.
+    remaining: Duration = guard.leases.remaining();
+
+    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
+    deadline: Instant = guard.leases.deadline();
+
+    /// Returns how long the keys were waited for. The wait for replicas is not included.
+    waited: Duration = guard.waited;
+
+    /// Returns the ttl that the leases were acquired with.
+    ttl: Duration = guard.leases.ttl();
+
+    /// Returns whether all leases are still held.
+    is_held: bool = guard.leases.is_held();
+}
+
 impl LockAllGuard {
     pub(crate) fn new(guards: Vec<LockGuard>, waited: Duration) -> Self {
         let leases = Leases::new(guards.iter().map(|guard| guard.lease().clone()).collect());
         Self { guards, leases, waited }
     }
 
-    /// See [`LockGuard::set_unfinished`].
-    pub(crate) fn set_unfinished(&mut self, unfinished: bool) {
-        self.guards.iter_mut().for_each(|guard| guard.set_unfinished(unfinished));
-    }
-
-    /// Returns the leases, whose clones can be sent to other tasks.
-    #[must_use]
-    pub fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
     /// Returns the fencing token of one key, or `None` if the key is not among them.
     #[must_use]
     pub fn fencing_token(&self, key: &str) -> Option<FencingToken> {
         self.leases.fencing_token(key)
-    }
-
-    /// Returns for how long the holder may still rely on all leases: the shortest of their remaining times.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.leases.remaining()
-    }
-
-    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        self.leases.deadline()
-    }
-
-    /// Returns how long the keys were waited for. The wait for replicas is not included.
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// Returns the ttl that the leases were acquired with.
-    #[must_use]
-    pub fn ttl(&self) -> Duration {
-        self.leases.ttl()
-    }
-
-    /// Returns whether all leases are still held.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.leases.is_held()
     }
 
     /// Completes when one lease has been lost, and returns which one and how; see [`Leases::ended`].

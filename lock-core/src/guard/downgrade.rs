@@ -52,7 +52,7 @@ impl LockGuard {
         self.check(DOWNGRADE)?;
         let hold = Arc::clone(self.lease.hold());
         let ended = |end| hold.error(DOWNGRADE, end);
-        let mode = hold.mode();
+        let mode = hold.mode;
         if !mode.is_exclusive() {
             let detail = format!("the lease is {mode}, and only an exclusive one can be downgraded; it is released");
             return Err(Error::invalid(Argument::Mode, DOWNGRADE, detail).on(&hold.key));
@@ -66,7 +66,7 @@ impl LockGuard {
         let pending = left.pending();
         let mut ttl = left.ttl;
         // One that is renewed gets its ttl again and again. Another may have been extended by more than that.
-        if left.renewal() == Renewal::Never
+        if left.renewal == Renewal::Never
             && let Ok(extended) = Ttl::for_validity(remaining)
         {
             ttl = ttl.max(extended);
@@ -74,7 +74,7 @@ impl LockGuard {
         let options = LeaseOptions {
             ttl: Some(ttl.get()),
             wait: Some(std::time::Duration::ZERO),
-            renewal: Some(left.renewal()),
+            renewal: Some(left.renewal),
             max_hold: latest.map(|latest| latest.since(now)),
             at_least: Some(pending.keep_until.since(now)),
             on_lost: Some(self.on_lost),
@@ -83,10 +83,10 @@ impl LockGuard {
         let request = LockRequest {
             mode: Mode::Shared,
             from: Some(pending.token),
-            label: hold.label(),
+            label: hold.label,
             ..LockRequest::new(&engine, Ok(pending.key.clone()), options, hold.since)
         };
-        let _left = Left { engine, doubt: left.doubt(), pending };
+        let _left = Left { engine, doubt: left.doubt, pending };
         request.acquire().await.map_err(|error| match error.kind() {
             ErrorKind::NotHeld => ended(End::Lost(LossReason::Taken)),
             _ => error,

@@ -146,7 +146,7 @@ impl Extension<'_> {
                 // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
                 // the deadline is never later than the expiry, however long the answer took.
                 if let Some(slack) = hold.raise(hold.now(), ttl.deadline(sent), version) {
-                    metrics::renewed(hold.label(), slack);
+                    metrics::renewed(hold.label, slack);
                 }
                 engine.with(|state| state.queues.tenures.extended(id, sent, ttl));
                 hold.check().map_err(ended)

@@ -4,7 +4,7 @@ use futures_util::future::join;
 
 use super::{LockManager, answers::Answers};
 use crate::{
-    backend::{BackendError, Batch, BusyReason, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome},
     engine::question::message::Subject,
     error::Error,
     info::{Held, KeyInfo},
@@ -134,8 +134,9 @@ impl LockManager {
 
     /// Asks the store whether a key is held.
     async fn held(&self, key: &LockKey) -> Result<Option<Held>, Error> {
-        let outcome = self.ask(INSPECT, key, Operation::Inspect { key: key.clone() }).await?;
-        held(outcome).map_err(|error| Error::backend(INSPECT, Some(key), error))
+        self.engine.admit(INSPECT).map_err(|error| error.on(key))?;
+        let answer = self.engine.call(Batch::from([Operation::Inspect { key: key.clone() }])).await;
+        answer.and_then(Answer::single).and_then(held).map_err(|error| Error::backend(INSPECT, Some(key), error))
     }
 }
 

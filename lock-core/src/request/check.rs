@@ -5,6 +5,7 @@ use crate::{
     backend::BackendError,
     engine::terms::Terms,
     error::{ACQUIRE, Argument, Error},
+    future::reentry,
     key::LockKey,
     mode::Mode,
     options::LeaseOptions,
@@ -77,6 +78,9 @@ impl LockRequest {
         let key = self.keys.as_ref().map_err(Clone::clone)?;
         let terms = self.terms().map_err(|error| error.on(key))?;
         self.engine.warn_of_ttl(terms.ttl, Some(key));
+        self.check_backend().map_err(|error| error.on(key))?;
+        self.engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
+        reentry::refuse(&self.engine, key, terms.mode, self.since, self.tries_once())?;
         Ok((key, terms))
     }
 }

@@ -1,7 +1,6 @@
 use std::{
     collections::HashMap,
     fmt,
-    future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };

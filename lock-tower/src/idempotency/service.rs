@@ -1,7 +1,7 @@
 //! The steps of a request. The module's documentation says why they have this order; none of them may move.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::Pin,
     slice,
     sync::Arc,

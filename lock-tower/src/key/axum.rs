@@ -3,7 +3,6 @@ use std::{
     collections::BTreeSet,
     error::Error,
     fmt::{self, Display},
-    future::Future,
     marker::PhantomData,
     pin::pin,
     str::FromStr,

@@ -14,10 +14,7 @@ use super::{
     seat::{FenceBlock, Seat, Vote},
     verdict::{Certainty, Row},
 };
-use crate::{
-    backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome, Outcomes, Token},
-    error::ErrorKind,
-};
+use crate::backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome, Token};
 
 /// The votes on each operation of a batch.
 #[derive(Debug)]
@@ -173,18 +170,12 @@ impl Ballot {
         items: impl IntoIterator<Item = usize>,
         result: Result<Answer, BackendError>,
     ) {
-        let (mut outcomes, error) = match result {
-            Ok(answer) => {
-                self.flags.repeated |= answer.repeated;
-                self.flags.out_of_order |= answer.out_of_order;
-                self.flags.calls_refused |= answer.calls_refused && node == self.queue_node;
-                (answer.outcomes.into_iter(), None)
-            }
-            Err(error) => (Outcomes::new().into_iter(), Some(error)),
-        };
-        for item in items {
-            let missing = || error.clone().unwrap_or_else(no_answer);
-            let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
+        if let Ok(answer) = &result {
+            self.flags.repeated |= answer.repeated;
+            self.flags.out_of_order |= answer.out_of_order;
+            self.flags.calls_refused |= answer.calls_refused && node == self.queue_node;
+        }
+        for (item, outcome) in items.into_iter().zip(Answer::each(result)) {
             let fences = self.fences[item];
             let seat = &mut self.seats[item * self.nodes + node];
             if let Ok(Outcome::Held { fence, block, .. } | Outcome::Renewed { fence: Some(fence), block, .. }) = outcome
@@ -252,7 +243,7 @@ impl Ballot {
             return Err(too_few(self.nodes, &self.failed, elsewhere));
         }
         let items = 0..self.operations.len();
-        let outcomes = items.map(|item| self.row(item).verdict().1.unwrap_or_else(|| Err(no_answer())));
+        let outcomes = items.map(|item| self.row(item).verdict().1.unwrap_or_else(|| Err(BackendError::missing())));
         let mut answer = self.flags.clone();
         answer.outcomes = outcomes.collect();
         Ok(answer)
@@ -324,9 +315,5 @@ fn write_back(operation: &Operation, last: u64) -> Option<Operation> {
 }
 
 fn does_not_count() -> BackendError {
-    BackendError::new(ErrorKind::Backend, "a node does not count its fencing tokens from the floor that it was given")
-}
-
-fn no_answer() -> BackendError {
-    BackendError::new(ErrorKind::Backend, "a node answered fewer operations than it was sent")
+    BackendError::unavailable("a node does not count its fencing tokens from the floor that it was given")
 }

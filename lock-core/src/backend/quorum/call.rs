@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::Pin,
     sync::{Arc, PoisonError},
     task::{Context, Poll, ready},
@@ -17,10 +17,7 @@ use super::{
     verdict::Certainty,
     voters::same_server,
 };
-use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Token},
-    error::ErrorKind,
-};
+use crate::backend::{Answer, BackendError, Batch, Operation, Token};
 use smallvec::SmallVec;
 
 impl Quorum {
@@ -30,18 +27,14 @@ impl Quorum {
         if batch.is_empty() {
             return self.ping().await;
         }
-        let Some(end) = end_of_part(&batch) else { return self.decide(batch).await };
+        let Some(mut end) = end_of_part(&batch) else { return self.decide(batch).await };
         let mut whole = Answer::new([]);
-        let mut end = Some(end);
         while !batch.is_empty() {
-            let rest = end.map_or_else(Batch::new, |end| batch.drain(end..).collect());
-            let items = batch.len();
+            let rest = batch.drain(end..).collect();
             let part = std::mem::replace(&mut batch, rest);
-            match self.decide(part).await {
-                Ok(answer) => whole.append(answer),
-                Err(error) => whole.outcomes.extend((0..items).map(|_| Err(error.clone()))),
-            }
-            end = end_of_part(&batch);
+            let items = part.len();
+            whole.append(Answer::of(self.decide(part).await, items));
+            end = end_of_part(&batch).unwrap_or(batch.len());
         }
         whole.out_of_order = true;
         Ok(whole)
@@ -53,12 +46,16 @@ impl Quorum {
         let _asking = Asking::begin(self, &batch);
         let (places, mut ballot) = {
             let (ledger, now) = (self.ledger(), self.clock.now());
-            ledger.aim(&mut batch, now);
+            ledger.aim.set(&mut batch, now);
             let (places, placed) = (ledger.places(), ledger.placed(&batch, now));
             let ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
             (
                 places,
-                ballot.in_turn(places, |node| ledger.is_slow(node), |node, token| ledger.may_take(node, token, now)),
+                ballot.in_turn(
+                    places,
+                    |node| ledger.nodes[node].slow,
+                    |node, token| ledger.nodes[node].may_take(token, now),
+                ),
             )
         };
         let mut requests = Vec::new();
@@ -117,7 +114,7 @@ impl Quorum {
                 let is_ping = ballot.operations().is_empty();
                 let (_, timer) = patience.insert(timer.unwrap_or_else(|| {
                     // Where others have decided, nobody waits longer for a slow node. Else it may be the one that decides.
-                    let is_worth = |node: &usize| certainty == Certainty::Doubtful || !self.ledger().is_slow(*node);
+                    let is_worth = |node: &usize| certainty == Certainty::Doubtful || !self.ledger().nodes[*node].slow;
                     let waiting = requests.iter().map(|request| request.asked.node).filter(is_worth);
                     let waiting: SmallVec<[usize; 8]> = waiting.collect();
                     let patience = if is_ping { PING } else { self.ledger().patience(waiting.into_iter()) };
@@ -134,14 +131,14 @@ impl Quorum {
     /// Whether only slow nodes have not answered these.
     fn are_slow(&self, requests: &[Request]) -> bool {
         let ledger = self.ledger();
-        requests.iter().all(|request| ledger.is_slow(request.asked.node))
+        requests.iter().all(|request| ledger.nodes[request.asked.node].slow)
     }
 
     /// Leaves the answers of slow nodes to the driver: they come, though nobody waits for them.
     fn leave(&self, requests: &mut Vec<Request>) {
         let slow: Vec<_> = {
             let ledger = self.ledger();
-            requests.extract_if(.., |request| ledger.is_slow(request.asked.node)).collect()
+            requests.extract_if(.., |request| ledger.nodes[request.asked.node].slow).collect()
         };
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for request in slow {
@@ -233,11 +230,7 @@ pub(super) struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     pub(super) fn begin(quorum: &'a Quorum, batch: &Batch) -> Self {
-        let token = |operation: &Operation| match operation {
-            Operation::Acquire(acquire) => Some(acquire.token),
-            _ => None,
-        };
-        let tokens: Vec<_> = batch.iter().filter_map(token).collect();
+        let tokens: Vec<_> = batch.iter().filter_map(Operation::as_acquire).map(|acquire| acquire.token).collect();
         quorum.ledger().begin(&tokens);
         Self { quorum, tokens }
     }
@@ -266,7 +259,7 @@ fn end_of_part(batch: &Batch) -> Option<usize> {
 }
 
 fn released() -> BackendError {
-    BackendError::new(ErrorKind::Backend, "the token was released while the nodes were asked")
+    BackendError::unavailable("the token was released while the nodes were asked")
 }
 
 /// How long a ping waits for nodes that are not needed: they may have to be connected first.

@@ -2,7 +2,7 @@
 //! not answered.
 
 use std::{
-    future::{Future, pending, poll_fn},
+    future::poll_fn,
     pin::Pin,
     sync::{Arc, PoisonError},
 };
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     backend::{Answer, Batch, Calls, Grant, Notice, Operation, Outcome, cleanup::Try},
-    clock::{Clock, Moment},
+    clock::Moment,
     key::LockKey,
 };
 use futures_util::{
@@ -57,7 +57,7 @@ impl Quorum {
                     }
                     // What one node has forgotten, the others have not.
                     Notice::Moved => {}
-                    Notice::Settled(epoch) => self.ledger().node(node).settled(epoch, self.clock.now()),
+                    Notice::Settled(epoch) => self.ledger().node(node).pending.settle(epoch, self.clock.now()),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);
                         news.into_iter().for_each(|any| calls.listening(any));
@@ -66,7 +66,7 @@ impl Quorum {
                 },
                 Some(ending) = left.recv() => endings.push(ending),
                 () = self.release_pending.notified() => {}
-                () = until(&*self.clock, next, now) => {}
+                () = async { self.clock.sleep(next.unwrap_or(now).since(now)).await }, if next.is_some() => {}
             }
         }
     }
@@ -155,13 +155,6 @@ impl Quorum {
                 calls.listening(true);
             }
         }))
-    }
-}
-
-async fn until(clock: &dyn Clock, next: Option<Moment>, now: Moment) {
-    match next {
-        Some(next) => clock.sleep(next.since(now)).await,
-        None => pending().await,
     }
 }
 

@@ -33,14 +33,14 @@ use smallvec::SmallVec;
 /// The books of a quorum.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    nodes: Vec<Node>,
-    aim: Aim,
+    pub(super) nodes: Vec<Node>,
+    pub(super) aim: Aim,
     /// Tokens of acquires whose votes are being counted, with how many; but not those that were released meanwhile.
     asking: HashMap<Token, u32>,
     /// The longest ttl that was asked for: how long a node that does not answer can have a token.
     longest: Duration,
     /// How many requests to slow nodes are left to the driver.
-    left: usize,
+    pub(super) left: usize,
 }
 
 impl Ledger {
@@ -57,11 +57,6 @@ impl Ledger {
     /// The nodes that keep the places of this process.
     pub(super) fn places(&self) -> Places {
         Places::at(&self.nodes)
-    }
-
-    /// Whether a node takes much longer than a majority of the others.
-    pub(super) fn is_slow(&self, node: usize) -> bool {
-        self.nodes[node].slow
     }
 
     /// Compares the nodes' round trips.
@@ -114,23 +109,9 @@ impl Ledger {
 
     /// Which operations of a batch are acquires by tokens that have places, as far as is known.
     pub(super) fn placed(&self, batch: &Batch, now: Moment) -> Vec<bool> {
-        let is_placed = |operation: &Operation| match operation {
-            Operation::Acquire(Acquire { token, place: Some(_), .. }) => {
-                self.nodes.iter().any(|node| node.has_place(*token, now))
-            }
-            _ => false,
-        };
-        batch.iter().map(is_placed).collect()
-    }
-
-    /// Whether a node may take a token by an acquire that it has not answered, or may have done so.
-    pub(super) fn may_take(&self, node: usize, token: Token, now: Moment) -> bool {
-        self.nodes[node].may_take(token, now)
-    }
-
-    /// Has a batch aim at one number, the same for all nodes.
-    pub(super) fn aim(&self, batch: &mut Batch, now: Moment) {
-        self.aim.set(batch, now);
+        let is_placed = |token| self.nodes.iter().any(|node| node.has_place(token, now));
+        let placed = batch.iter().map(|operation| operation.as_acquire().filter(|acquire| acquire.place.is_some()));
+        placed.map(|acquire| acquire.is_some_and(|acquire| is_placed(acquire.token))).collect()
     }
 
     /// Enters that a node is asked for a batch, and returns what to send to it.
@@ -195,10 +176,7 @@ impl Ledger {
     /// The tokens to be renewed that a majority surely has and this node may lack.
     fn to_be_put_back(&self, node: usize, batch: &Batch, now: Moment) -> HashSet<Token> {
         let nodes = &self.nodes;
-        let renewed = batch.iter().filter_map(|operation| match operation {
-            Operation::Renew(renew) => Some(renew.token),
-            _ => None,
-        });
+        let renewed = batch.iter().filter_map(Operation::as_renew).map(|renew| renew.token);
         renewed.filter(|token| !nodes[node].surely_has(*token, now) && self.majority_has(*token, now)).collect()
     }
 
@@ -384,16 +362,6 @@ impl Ledger {
             }
         }
         !state.pending.is_empty() || state.probe.is_some() || !state.looks.is_empty()
-    }
-
-    /// Records that a request is left to the driver.
-    pub(super) fn leave(&mut self) {
-        self.left += 1;
-    }
-
-    /// Records that a request which was left to the driver has ended.
-    pub(super) fn left_ended(&mut self) {
-        self.left -= 1;
     }
 
     /// Whether no release to a node is pending, and no node may still answer one.

@@ -17,7 +17,7 @@ mod tests;
 mod verdict;
 mod voters;
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{
     future::join_all,

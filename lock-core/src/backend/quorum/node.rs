@@ -120,11 +120,6 @@ impl Node {
         self.unanswered.get(&token).is_some_and(|entry| entry.under_way > 0 || entry.doubt.until > now)
     }
 
-    /// Whether an answer did not come in time, and there was no sign of life since.
-    pub(super) fn is_late(&self) -> bool {
-        self.probe.is_some()
-    }
-
     /// Records that an answer did not come in time.
     pub(super) fn was_late(&mut self, now: Moment) {
         self.probe.get_or_insert(now);
@@ -304,7 +299,7 @@ impl Node {
     /// Records that it was looked at, and whether it answered; when it was asked and when that was over. Returns whether
     /// it is heard again, and may have executed acquires late.
     pub(super) fn looked(&mut self, answered: bool, sent: Moment, now: Moment) -> bool {
-        let is_back = answered && self.is_late();
+        let is_back = answered && self.probe.is_some();
         self.looking = false;
         if !answered {
             self.looks.clear();
@@ -338,11 +333,6 @@ impl Node {
                 self.pending_tokens.remove(&release.token);
             }
         }
-    }
-
-    /// Records that no request that was sent before the connection of an epoch was up will be executed.
-    pub(super) fn settled(&mut self, epoch: u64, now: Moment) {
-        self.pending.settle(epoch, now);
     }
 
     /// Forgets what has expired by itself, at a cost that spreads over the requests.

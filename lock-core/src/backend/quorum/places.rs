@@ -15,9 +15,9 @@ pub(super) struct Places {
 impl Places {
     /// The first nodes, in the order of their naming, that answer in time and can call.
     pub(super) fn at(nodes: &[Node]) -> Self {
-        let rank = |(_, node): &(usize, &Node)| (node.silent, !node.listening, node.is_late() || node.slow);
+        let rank = |(_, node): &(usize, &Node)| (node.silent, !node.listening, node.probe.is_some() || node.slow);
         let queue_node = nodes.iter().enumerate().min_by_key(rank).map_or(0, |(first, _)| first);
-        let answering = nodes.iter().filter(|node| !node.silent && !node.is_late() && !node.slow).count();
+        let answering = nodes.iter().filter(|node| !node.silent && node.probe.is_none() && !node.slow).count();
         // Where the orders of the two differ, the deputy keeps the key for another one for a moment. The others have to be
         // a majority without it.
         let fits =

@@ -1,7 +1,6 @@
 //! Requests to the nodes of a quorum, and what their ends leave in the ledger.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
@@ -9,10 +8,7 @@ use std::{
 };
 
 use super::{asked::Asked, places::Places, shared::Quorum};
-use crate::{
-    backend::{Answer, BackendError, Batch, Reply},
-    error::ErrorKind,
-};
+use crate::backend::{Answer, BackendError, Batch, Reply};
 
 /// A request to one node, which enters its answer in the ledger.
 pub(super) struct Request {
@@ -30,7 +26,7 @@ impl Request {
     /// The request, left to the driver. Until it ends, the quorum is not settled.
     pub(super) fn left(mut self) -> Self {
         if let Some(quorum) = self.quorum.upgrade() {
-            quorum.ledger().leave();
+            quorum.ledger().left += 1;
             self.is_left = true;
         }
         self
@@ -109,7 +105,7 @@ impl Drop for Request {
             quorum.release_pending.notify_one();
         }
         if self.is_left {
-            quorum.ledger().left_ended();
+            quorum.ledger().left -= 1;
         }
     }
 }
@@ -118,6 +114,6 @@ async fn answer_within(limit: impl Future<Output = ()>, reply: Reply<Answer>) ->
     tokio::select! {
         biased;
         answer = reply => answer,
-        () = limit => Err(BackendError::new(ErrorKind::Backend, "a node did not take a lease back in time")),
+        () = limit => Err(BackendError::unavailable("a node did not take a lease back in time")),
     }
 }

@@ -41,12 +41,6 @@ impl FenceBlock {
     }
 }
 
-impl Vote {
-    pub(super) fn is_waiting(&self) -> bool {
-        matches!(self, Self::Waiting)
-    }
-}
-
 impl Seat {
     pub(super) fn said(&self) -> Option<&Outcome> {
         match &self.vote {
@@ -67,7 +61,7 @@ impl Seat {
     /// Whether the node may have something of the operation, if only a place.
     pub(super) fn may_have_something(&self) -> bool {
         let is_placed = matches!(self.said(), Some(Outcome::Busy { position: Some(_), .. }));
-        self.is_granted() || self.vote.is_waiting() || is_placed
+        self.is_granted() || matches!(self.vote, Vote::Waiting) || is_placed
     }
 
     pub(super) fn fences(&self) -> Option<FenceBlock> {

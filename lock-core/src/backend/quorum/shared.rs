@@ -1,7 +1,6 @@
 //! The state that the calls to a quorum and its driver share.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{backend::BackendError, error::ErrorKind};
+use crate::backend::BackendError;
 
 /// The servers that answer by the name of each node, as far as they are known.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Voters {
     /// Records the server that answers as a node, if it is known. Returns the other node that votes for this server:
     /// the first to answer votes until its name leads to another server.
     pub(super) fn sees(&mut self, node: usize, server: Option<&str>) -> Option<usize> {
-        let Some(server) = server else { return self.twin(node) };
+        let Some(server) = server else { return self.nodes[node].twin };
         let votes = |(other, voter): (usize, &Voter)| {
             other != node && voter.twin.is_none() && voter.server.as_deref() == Some(server)
         };
@@ -48,11 +48,7 @@ impl Voters {
 
     /// A node without a vote of its own, and the one that votes for its server.
     pub(super) fn any_twins(&self) -> Option<(usize, usize)> {
-        (0..self.nodes.len()).find_map(|node| Some((node, self.twin(node)?)))
-    }
-
-    fn twin(&self, node: usize) -> Option<usize> {
-        self.nodes[node].twin
+        (0..self.nodes.len()).find_map(|node| Some((node, self.nodes[node].twin?)))
     }
 }
 
@@ -60,7 +56,7 @@ impl Voters {
 pub(super) fn same_server(node: usize, twin: usize) -> BackendError {
     let (node, twin) = (node + 1, twin + 1);
     let message = format!("node {node} is the same server as node {twin} under another name; name independent servers");
-    BackendError::new(ErrorKind::Unsupported, message)
+    BackendError::unsupported(message)
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ impl<'a> Attempts<'a> {
                     self.next = Instant::now();
                     continue;
                 }
-                () = connector.link.wanted() => {
+                () = connector.link.wanted.notified() => {
                     self.next = self.next.min(self.soonest);
                     continue;
                 }

@@ -4,7 +4,7 @@
 //! answer says what a repetition may have changed: `repeated` if the batch may have been executed twice, `out_of_order` if later
 //! calls may have come before it. The engine keeps tokens in doubt by these two.
 
-use std::{future::Future, sync::atomic::Ordering, time::Duration};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use futures_util::future::{BoxFuture, join, join_all};
 use redis::{RedisError, Value};
@@ -62,8 +62,8 @@ pub(super) fn put(
     let second = acquire_free(way, connection, last, limit);
     Box::pin(unconstrained(async move {
         let (first, second) = join(first, second).await;
-        let mut answer = answered(first, counts[0]);
-        let second = answered(second, counts[1]);
+        let mut answer = Answer::of(first, counts[0]);
+        let second = Answer::of(second, counts[1]);
         answer.by = answer.by.or_else(|| second.by.clone());
         // If one part was sent again, the whole counts as sent again, which is the safe side.
         answer.append(second);
@@ -73,22 +73,8 @@ pub(super) fn put(
 
 /// Until when to wait for the answer to a batch that is called now.
 pub(super) fn limit(way: &Way, batch: &[Operation]) -> Instant {
-    Instant::now() + way.connector().limit().min(of_use_within(batch).max(way.least_silence()))
-}
-
-/// How long to wait for the answer to a batch so that its renewals can still be retried in time.
-fn of_use_within(batch: &[Operation]) -> Duration {
-    let within = batch.iter().map(|operation| match operation {
-        Operation::Renew(renew) => renew.within,
-        _ => Duration::MAX,
-    });
-    within.min().unwrap_or(Duration::MAX)
-}
-
-/// Makes an answer of a failure: each of the `count` operations has failed with the error. A failure of one part of a batch
-/// says nothing of the other.
-pub(super) fn answered(answer: Result<Answer, BackendError>, count: usize) -> Answer {
-    answer.unwrap_or_else(|error| Answer::new((0..count).map(|_| Err(error.clone()))))
+    let within = batch.iter().filter_map(Operation::as_renew).map(|renew| renew.within).min().unwrap_or(Duration::MAX);
+    Instant::now() + way.connector().limit().min(within.max(way.least_silence()))
 }
 
 /// The history of a batch.
@@ -155,7 +141,7 @@ async fn acquire_after(
     // The script is sent only after the transaction has failed. Requests that were sent in between are executed before it, among them
     // perhaps the release of one of its tokens, so the answer counts as out of order (`late`).
     let tried = Tried { unanswered: None, late: true };
-    let answer = answered(execute_after(None, way, batch, limit, tried).await, count);
+    let answer = Answer::of(execute_after(None, way, batch, limit, tried).await, count);
     Ok(if in_part { answer.in_doubt() } else { answer })
 }
 
@@ -195,7 +181,7 @@ async fn execute_after(
     let answer = match until_answered(last, &mut way, batch, limit, &mut tried).await {
         // The engine has to know that a release which it sent meanwhile may have been executed first: it keeps the tokens in doubt.
         Err(error) if tried.late => {
-            let mut answer = answered(Err(error), count);
+            let mut answer = Answer::of(Err(error), count);
             (answer.out_of_order, answer.repeated) = (true, tried.unanswered.is_some());
             Ok(answer)
         }
@@ -395,7 +381,7 @@ fn too_late(way: &Way, batch: &[Operation], error: &RedisError, tried: &Tried) -
     let message = format!(
         "{address} kept answering {code} ({detail}) until the time limit; inspect the cluster (redis-cli --cluster check)"
     );
-    let failed = tried.judge(BackendError::new(ErrorKind::Backend, message).did_not_happen());
+    let failed = tried.judge(BackendError::unavailable(message).did_not_happen());
     let is_moving = matches!(code, "ASK" | "TRYAGAIN") && tried.unanswered.is_none();
     let mut answer = Answer::new(batch.iter().map(|operation| match operation {
         Operation::Acquire(Acquire { from: None, .. }) if is_moving => {

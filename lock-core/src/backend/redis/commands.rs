@@ -49,13 +49,13 @@ impl Commands {
 
     /// Adds an argument.
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
-        self.joined([text])
+        self.joined([text.as_bytes()])
     }
 
     /// Adds an argument that consists of several parts.
-    pub(super) fn joined<const N: usize>(&mut self, parts: [&str; N]) -> &mut Self {
+    pub(super) fn joined<const N: usize>(&mut self, parts: [&[u8]; N]) -> &mut Self {
         push_head(&mut self.bytes, b'$', parts.iter().map(|part| part.len()).sum());
-        parts.iter().for_each(|part| self.bytes.extend_from_slice(part.as_bytes()));
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
         self.bytes.extend_from_slice(b"\r\n");
         self.arguments += 1;
         self
@@ -63,13 +63,7 @@ impl Commands {
 
     /// Adds a number.
     pub(super) fn number(&mut self, number: impl Into<u64>) -> &mut Self {
-        let mut digits = [0; 20];
-        let digits = digits_of(number.into(), &mut digits);
-        push_head(&mut self.bytes, b'$', digits.len());
-        self.bytes.extend_from_slice(digits);
-        self.bytes.extend_from_slice(b"\r\n");
-        self.arguments += 1;
-        self
+        self.joined([digits_of(number.into(), &mut [0; 20])])
     }
 
     /// Appends the commands to what is to be written.
@@ -131,7 +125,7 @@ mod tests {
                 let mut command = redis::cmd(name);
                 commands.add([name.as_str()]);
                 for (one, two, number) in arguments {
-                    commands.joined([one, two]).number(number >> shift).text(two);
+                    commands.joined([one.as_bytes(), two.as_bytes()]).number(number >> shift).text(two);
                     command.arg(format!("{one}{two}")).arg(number >> shift).arg(two);
                 }
                 command.write_packed_command(&mut theirs);

@@ -128,11 +128,6 @@ impl Connection {
         self.about.listens.as_ref().map(|channels| channels.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records the time that an answer took.
-    pub(super) fn answered_within(&self, round_trip: Duration) {
-        self.about.answered_within(round_trip);
-    }
-
     /// Returns the shortest time in which it has answered.
     pub(super) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.about.round_trip.load(Ordering::Relaxed))
@@ -174,7 +169,7 @@ impl About {
         about
     }
 
-    fn answered_within(&self, round_trip: Duration) {
+    pub(super) fn answered_within(&self, round_trip: Duration) {
         let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
         // Most answers are no faster than an earlier one, and a write would slow down the other readers.
         if micros < self.round_trip.load(Ordering::Relaxed) {

@@ -36,14 +36,14 @@ use super::{
     stream::{Address, Resolver},
     wire::Values,
 };
-use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
+use crate::{backend::BackendError, health::NodeHealth};
 
 /// The connection to one node, shared by requests and the driver.
 pub(super) struct Connector {
     pub(super) settings: Settings,
     pub(super) role: Role,
     /// The sentinels that know where the server is, if its address is not fixed.
-    sentinels: Option<Arc<Sentinels>>,
+    pub(super) sentinels: Option<Arc<Sentinels>>,
     /// Where the latest attempt to connect went, if its address is not fixed.
     aim: Mutex<Option<(Address, Arc<str>)>>,
     /// Whether the nodes of a cluster name its address, and no URL does.
@@ -147,10 +147,6 @@ impl Connector {
     pub(super) fn found_by(settings: Settings, sentinels: Arc<Sentinels>) -> Self {
         let name = sentinels.to_string().into();
         Self { sentinels: Some(sentinels), name, ..Self::new(settings, Role::Primary) }
-    }
-
-    pub(super) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
-        self.sentinels.as_ref()
     }
 
     /// Returns where to connect to now.
@@ -278,7 +274,7 @@ impl Connector {
             biased;
             replies = replies => match replies {
                 Ok(replies) => {
-                    connection.answered_within(begun.elapsed());
+                    connection.about.answered_within(begun.elapsed());
                     match &replies[..] {
                         [Value::ServerError(error)] if sent.count == 1 => Err(Unanswered::Refused(error.clone().into())),
                         _ => Ok(replies),
@@ -306,7 +302,7 @@ impl Connector {
     pub(super) fn refusal(&self, error: RedisError) -> BackendError {
         if self.role == Role::Node && error.redirect_node().is_some() {
             let message = format!("{} does not have the slot of the key; try again", self.address());
-            return BackendError::new(ErrorKind::Backend, message).did_not_happen();
+            return BackendError::unavailable(message).did_not_happen();
         }
         self.read(error)
     }
@@ -338,7 +334,7 @@ impl Connector {
             Some(_) => "check that it runs and can be reached, and that this port speaks TLS",
             None => "check that it runs and can be reached",
         };
-        BackendError::new(ErrorKind::Backend, format!("{address} did not answer within {limit:?}; {check}"))
+        BackendError::unavailable(format!("{address} did not answer within {limit:?}; {check}"))
     }
 
     /// The source of the address of the latest attempt to connect; `None` if a URL named it.
@@ -348,7 +344,7 @@ impl Connector {
         }
         let sentinels = self.sentinels.as_ref()?;
         let has_aim = self.aim.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        has_aim.then(|| Named::BySentinels(sentinels.service()))
+        has_aim.then(|| Named::BySentinels(&sentinels.service))
     }
 
     /// Why the connection of an epoch was replaced.

@@ -1,12 +1,6 @@
 //! Credentials that change: a provider is asked for those of each connection, and for those that follow.
 
-use std::{
-    error::Error as _,
-    future::pending,
-    panic::AssertUnwindSafe,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{error::Error as _, future::pending, panic::AssertUnwindSafe, sync::atomic::Ordering, time::Duration};
 
 use futures_util::{FutureExt, stream::StreamExt};
 use tokio::time::{Instant, sleep, timeout};
@@ -19,7 +13,7 @@ use super::{
     handshake::Failure,
     provider::{Login, Logins, Provider},
 };
-use crate::caught;
+use crate::caught::{self, OnDrop};
 
 impl Connector {
     /// Asks the provider, if there is one, for the credentials of a new connection. Also returns those that follow.
@@ -27,7 +21,8 @@ impl Connector {
         let Some(Provider(subscribe)) = &self.settings.access.credentials else { return Ok(None) };
         let limit = self.settings.access.connect_limit;
         let first = async {
-            let _asked = Asked::new(&self.asks_provider);
+            self.asks_provider.store(true, Ordering::Relaxed);
+            let _asked = OnDrop(|| self.asks_provider.store(false, Ordering::Relaxed));
             let mut logins = subscribe();
             (logins.next().await, logins)
         };
@@ -92,22 +87,6 @@ impl Connector {
         let limit = Instant::now() + self.limit();
         let answer = self.reply_unless(pending(), &mut connection.clone().send(&command, limit)).await;
         answer.map(drop)
-    }
-}
-
-/// Says that the provider is asked, until it is dropped.
-struct Asked<'a>(&'a AtomicBool);
-
-impl<'a> Asked<'a> {
-    fn new(is_asked: &'a AtomicBool) -> Self {
-        is_asked.store(true, Ordering::Relaxed);
-        Self(is_asked)
-    }
-}
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
     }
 }
 

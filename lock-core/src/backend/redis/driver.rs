@@ -4,7 +4,7 @@
 //! `handle_notice`.
 
 use std::{
-    future::{Future, pending, poll_fn},
+    future::{pending, poll_fn},
     pin::pin,
     sync::{Arc, atomic::Ordering},
     task::Poll,
@@ -38,7 +38,7 @@ use crate::{
 
 /// Keeps a connection to the server, and to its sentinels if there are any, for as long as it is polled.
 pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
-    match connector.sentinels().cloned() {
+    match connector.sentinels.clone() {
         Some(sentinels) => {
             join(sentinels.keep(), keep_server(connector, calls)).await;
         }

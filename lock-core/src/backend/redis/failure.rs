@@ -12,12 +12,11 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
     match error.kind() {
         RedisErrorKind::AuthenticationFailed => denied(error.detail().unwrap_or("no reason given"), address),
         RedisErrorKind::Io => closed(address).with_source(cause(&error)),
-        RedisErrorKind::Parse | RedisErrorKind::UnexpectedReturnType => BackendError::new(
-            ErrorKind::Backend,
-            format!("{address} does not speak the Redis protocol; check host, port and TLS"),
-        )
-        .with_source(cause(&error)),
-        RedisErrorKind::InvalidClientConfig => BackendError::new(ErrorKind::Unsupported, format!("{address}: {error}")),
+        RedisErrorKind::Parse | RedisErrorKind::UnexpectedReturnType => {
+            BackendError::unavailable(format!("{address} does not speak the Redis protocol; check host, port and TLS"))
+                .with_source(cause(&error))
+        }
+        RedisErrorKind::InvalidClientConfig => BackendError::unsupported(format!("{address}: {error}")),
         _ => {
             let code = error.code().unwrap_or("ERR").to_owned();
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
@@ -36,7 +35,7 @@ pub(super) fn of_login(error: RedisError, address: &str) -> BackendError {
     let message = format!(
         "{address} refused the credentials of the provider: {detail}; check that they have not expired, and are for this server"
     );
-    BackendError::new(ErrorKind::Denied, message).did_not_happen()
+    BackendError::denied(message).did_not_happen()
 }
 
 /// Reads an error of the `redis` crate from a sentinel, whose user and password are not those of the servers.
@@ -55,7 +54,7 @@ pub(super) fn of_sentinel(error: RedisError, address: &str) -> BackendError {
         ),
         _ => return error,
     };
-    BackendError::new(ErrorKind::Denied, message).did_not_happen()
+    BackendError::denied(message).did_not_happen()
 }
 
 /// Reads an error of the provider of credentials.
@@ -67,7 +66,7 @@ pub(super) fn of_provider(error: &RedisError, address: &str) -> BackendError {
 pub(super) fn no_credentials(what: &str, address: &str) -> BackendError {
     let message =
         format!("the provider of credentials for {address} {what}; check the provider and the service that it calls");
-    BackendError::new(ErrorKind::Backend, message).did_not_happen()
+    BackendError::unavailable(message).did_not_happen()
 }
 
 /// The source of a server's address that is not in a URL.
@@ -96,7 +95,7 @@ pub(super) fn unreachable(address: &str, named: Option<Named<'_>>, what: &str) -
              announce an address that this machine can reach (cluster-announce-ip)"
         ),
     };
-    BackendError::new(ErrorKind::Backend, message)
+    BackendError::unavailable(message)
 }
 
 /// Reads an error of a DNS lookup.
@@ -113,26 +112,22 @@ pub(super) fn of_lookup(error: &io::Error, address: &str, named: Option<Named<'_
         }
     };
     let message = format!("{address}{named} could not be reached: host name not found; check {name}, and the DNS");
-    BackendError::new(ErrorKind::Backend, message).with_source(cause(error))
+    BackendError::unavailable(message).with_source(cause(error))
 }
 
 /// The error of a connection that could not be made, or was closed.
 pub(super) fn closed(address: &str) -> BackendError {
-    BackendError::new(
-        ErrorKind::Backend,
-        format!("{address} could not be reached, or closed the connection; check that it runs and listens there"),
-    )
+    BackendError::unavailable(format!(
+        "{address} could not be reached, or closed the connection; check that it runs and listens there"
+    ))
 }
 
 /// The error of a node of a cluster, which keeps only some of the keys, and perhaps not the fencing counter.
 pub(super) fn cluster(server: &str) -> BackendError {
-    BackendError::new(
-        ErrorKind::Unsupported,
-        format!(
-            "{server} is a node of a Redis Cluster; write redis+cluster://HOST,HOST,HOST with some of its nodes, from which \
+    BackendError::unsupported(format!(
+        "{server} is a node of a Redis Cluster; write redis+cluster://HOST,HOST,HOST with some of its nodes, from which \
              the others are found"
-        ),
-    )
+    ))
 }
 
 /// Reads the message of an error that the script caught.
@@ -149,7 +144,7 @@ pub(super) fn of_several(errors: &[BackendError], what: &str) -> Option<BackendE
     let is_final = errors.iter().all(|error| error.kind() != ErrorKind::Backend);
     lasting.or_else(|| errors.last()).map(|error| match is_final {
         true => error.clone(),
-        false => BackendError::new(ErrorKind::Backend, format!("{what}: {error}")).with_source_of(error),
+        false => BackendError::unavailable(format!("{what}: {error}")).with_source_of(error),
     })
 }
 
@@ -204,47 +199,40 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
     let detail = detail.strip_prefix("ACL failure in script: ").unwrap_or(detail);
     let detail = sentence(detail.split(" script: ").next().unwrap_or_default());
     let error = match code {
-        "WRONGTYPE" if says("(xadd)") => BackendError::new(
-            ErrorKind::Unsupported,
-            format!(
-                "{server} has no stream of fencing tokens at `{{*}}lock-core:fence`, probably because an older version of \
+        "WRONGTYPE" if says("(xadd)") => BackendError::unsupported(format!(
+            "{server} has no stream of fencing tokens at `{{*}}lock-core:fence`, probably because an older version of \
                  lock-core uses it too; stop the older version, then wait a minute or delete that key"
-            ),
-        )
+        ))
         .did_not_happen(),
-        "WRONGTYPE" => BackendError::new(
-            ErrorKind::WrongType,
+        "WRONGTYPE" => BackendError::wrong_type(
             "the key holds a value that is not a lock (a hash, a list, …) and was left untouched; use another key",
         ),
         "WRONGPASS" => denied(detail, server),
-        _ if is_no_password(code, detail) => no_password(server),
-        _ if says("no permissions to run") || says("can't run this command") => BackendError::new(
-            ErrorKind::Unsupported,
-            format!("{server} does not allow this user a command that the lock needs: {detail}{named}{RIGHTS}"),
-        ),
-        _ if code == "NOPERM" || says("can't access at least one of the keys") => BackendError::new(
-            ErrorKind::Denied,
-            format!("{server}: this user may not access the key (with the manager's prefix) or the `{{*}}lock-core:*` keys: {detail}{RIGHTS}"),
-        ),
-        "OOM" => BackendError::new(
-            ErrorKind::Backend,
-            format!("{server} is out of memory and accepts no new locks; raise maxmemory or free keys"),
-        ),
-        "READONLY" => {
-            BackendError::new(ErrorKind::Backend, format!("{server} is a read-only replica; connect to the primary"))
-        }
+        _ if is_no_password(code, detail) => BackendError::denied(format!(
+            "{server} requires a password, and none was given; write it in the URL, as in redis://:PASSWORD@HOST:PORT, or \
+             give it to the builder"
+        ))
+        .did_not_happen(),
+        _ if says("no permissions to run") || says("can't run this command") => BackendError::unsupported(format!(
+            "{server} does not allow this user a command that the lock needs: {detail}{named}{RIGHTS}"
+        )),
+        _ if code == "NOPERM" || says("can't access at least one of the keys") => BackendError::denied(format!(
+            "{server}: this user may not access the key (with the manager's prefix) or the `{{*}}lock-core:*` keys: {detail}{RIGHTS}"
+        )),
+        "OOM" => BackendError::unavailable(format!(
+            "{server} is out of memory and accepts no new locks; raise maxmemory or free keys"
+        )),
+        "READONLY" => BackendError::unavailable(format!("{server} is a read-only replica; connect to the primary")),
         "CROSSSLOT" | "MOVED" | "ASK" => cluster(server),
-        _ if says("unknown command") || says("unknown redis command") => BackendError::new(
-            ErrorKind::Unsupported,
-            format!("{server} lacks a command that the lock needs: {detail}{named}"),
-        ),
-        _ if says("db index is out of range") => BackendError::new(
-            ErrorKind::Unsupported,
-            format!("{server} has no database with that number; check the number, after the last / of the URL or \
-                 where the builder is given it"),
-        ),
+        _ if says("unknown command") || says("unknown redis command") => {
+            BackendError::unsupported(format!("{server} lacks a command that the lock needs: {detail}{named}"))
+        }
+        _ if says("db index is out of range") => BackendError::unsupported(format!(
+            "{server} has no database with that number; check the number, after the last / of the URL or \
+                 where the builder is given it"
+        )),
         _ if says("not allowed in cluster mode") => cluster(server),
-        _ => BackendError::new(ErrorKind::Backend, format!("{server} answered {code}: {detail}")),
+        _ => BackendError::unavailable(format!("{server} answered {code}: {detail}")),
     };
     if REFUSED_BEFORE_EXECUTION.contains(&code) && !is_in_script { error.did_not_happen() } else { error }
 }
@@ -272,27 +260,15 @@ pub(super) fn sentence(detail: &str) -> &str {
 
 fn denied(detail: &str, server: &str) -> BackendError {
     let detail = sentence(detail);
-    BackendError::new(
-        ErrorKind::Denied,
-        format!("{server} refused the user or the password: {detail}; check both, in the URL or where the builder is given them"),
-    )
+    BackendError::denied(format!(
+        "{server} refused the user or the password: {detail}; check both, in the URL or where the builder is given them"
+    ))
     .did_not_happen()
 }
 
 /// Whether the server requires a password. The code of a refused SELECT is not known.
 fn is_no_password(code: &str, detail: &str) -> bool {
     code == "NOAUTH" || detail.to_ascii_lowercase().contains("authentication required")
-}
-
-fn no_password(server: &str) -> BackendError {
-    BackendError::new(
-        ErrorKind::Denied,
-        format!(
-            "{server} requires a password, and none was given; write it in the URL, as in redis://:PASSWORD@HOST:PORT, or \
-             give it to the builder"
-        ),
-    )
-    .did_not_happen()
 }
 
 #[cfg(test)]

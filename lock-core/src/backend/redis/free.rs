@@ -31,7 +31,7 @@ fn fits(acquire: &Acquire) -> bool {
 pub(super) fn transaction(tag: Tag, batch: &[Operation]) -> Commands {
     let mut commands = Commands::with_capacity(256 + 192 * batch.len());
     commands.add(["MULTI"]);
-    for acquire in acquires(batch) {
+    for acquire in batch.iter().filter_map(Operation::as_acquire) {
         let set = commands.add(["SET", acquire.key.wire(), &acquire.token.reveal(), "PX"]);
         set.number(millis(acquire.ttl)).text("NX");
     }
@@ -95,13 +95,6 @@ fn fence(drawn: &Value) -> Option<Option<u64>> {
     let (ms, number): (u64, u64) = (ms.parse().ok()?, number.parse().ok()?);
     let fence = ms.checked_mul(OF_A_MILLISECOND).and_then(|fence| fence.checked_add(number));
     Some(fence.filter(|fence| number < OF_A_MILLISECOND && *fence < MOST))
-}
-
-fn acquires(batch: &[Operation]) -> impl Iterator<Item = &Acquire> {
-    batch.iter().filter_map(|operation| match operation {
-        Operation::Acquire(acquire) => Some(acquire),
-        _ => None,
-    })
 }
 
 /// The errors of a cluster's node that cannot execute commands of a slot.

@@ -5,7 +5,6 @@
 //! first one here. A server that cannot keep locks is refused with the setting that is wrong.
 
 use std::{
-    future::Future,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -350,7 +349,7 @@ impl Connector {
 
     /// Refuses a server that cannot keep locks, by what `INFO` says of it.
     fn refuse(&self, server: &str, replication: &str) -> Result<(), Failure> {
-        let unsupported = |message| Err(BackendError::new(ErrorKind::Unsupported, message).into());
+        let unsupported = |message| Err(BackendError::unsupported(message).into());
         let address = &*self.address();
         if let Some(version) = field(server, "redis_version")
             && let Some(major) = version.split('.').next().and_then(|major| major.parse::<u32>().ok())
@@ -385,8 +384,8 @@ impl Connector {
         if self.role == Role::Primary && field(replication, "role") == Some("slave") {
             let message = format!("{address} is a replica; connect to the primary");
             // Sentinels will name the new primary soon, so their refusal is not permanent.
-            let refused = self.sentinels().is_none();
-            return Err(Failure { error: BackendError::new(ErrorKind::Backend, message), refused });
+            let refused = self.sentinels.is_none();
+            return Err(Failure { error: BackendError::unavailable(message), refused });
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ pub(super) struct Link {
     silent: Mutex<(u64, Duration)>,
     found_broken: Notify,
     /// Told when a request waits for a connection.
-    wanted: Notify,
+    pub(super) wanted: Notify,
 }
 
 enum State {
@@ -107,33 +107,29 @@ impl Link {
 
     /// Returns the connection, if there is one that is not known to be broken.
     pub(super) fn up(&self) -> Option<Connection> {
-        match &*self.state.borrow() {
-            State::Up(connection) if self.is_newer(connection, 0) => Some(connection.clone()),
-            State::Up(_) | State::Down(_) => None,
-        }
+        self.of_connection(|connection| self.is_newer(connection, 0).then(|| connection.clone())).flatten()
     }
 
     /// Returns the run of the server that the connection leads to.
     pub(super) fn run(&self) -> Option<Arc<String>> {
-        match &*self.state.borrow() {
-            State::Up(connection) => connection.about.run.clone(),
-            State::Down(_) => None,
-        }
+        self.of_connection(|connection| connection.about.run.clone()).flatten()
     }
 
     /// Returns the shortest time in which the connection has answered; zero without a connection.
     pub(super) fn round_trip(&self) -> Duration {
-        match &*self.state.borrow() {
-            State::Up(connection) => connection.round_trip(),
-            State::Down(_) => Duration::ZERO,
-        }
+        self.of_connection(Connection::round_trip).unwrap_or_default()
     }
 
     /// Returns the least time without an answer that counts as silence.
     pub(super) fn least_silence(&self) -> Duration {
+        self.of_connection(Connection::least_silence).unwrap_or(LEAST_SILENCE)
+    }
+
+    /// Returns a part of the connection that is up, even if it was found broken.
+    fn of_connection<T>(&self, part: impl FnOnce(&Connection) -> T) -> Option<T> {
         match &*self.state.borrow() {
-            State::Up(connection) => connection.least_silence(),
-            State::Down(_) => LEAST_SILENCE,
+            State::Up(connection) => Some(part(connection)),
+            State::Down(_) => None,
         }
     }
 
@@ -275,11 +271,6 @@ impl Link {
             }
             is_down
         });
-    }
-
-    /// Returns when a request has asked for a connection and found none.
-    pub(super) async fn wanted(&self) {
-        self.wanted.notified().await;
     }
 
     /// Returns whether requests wait, or have a command in flight: those look at the link.

@@ -44,7 +44,6 @@ mod way;
 mod wire;
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -99,12 +98,6 @@ enum Servers {
     Cluster(Arc<Cluster>),
 }
 
-impl Servers {
-    fn server(settings: Settings) -> Self {
-        Self::Primary(Arc::new(Connector::new(settings, Role::Primary)))
-    }
-}
-
 impl RedisBackend {
     /// Reads a URL of one of the forms that [`LockManager::connect`](crate::LockManager::connect) lists, without any I/O.
     /// `client_name` is shown in the server's `CLIENT LIST`; `command_timeout` is the limit of one request, reconnecting
@@ -120,7 +113,7 @@ impl RedisBackend {
     /// Makes a backend with options that are in range.
     pub(crate) fn with_options(url: &str, options: &ConnectOptions) -> Result<Self, BuildError> {
         let servers = match Target::from_url(url, options)? {
-            Target::Server(settings) => Servers::server(settings),
+            Target::Server(settings) => Servers::Primary(Arc::new(Connector::new(settings, Role::Primary))),
             Target::Service { service, sentinels, primary } => {
                 let sentinels = Arc::new(Sentinels::new(service, sentinels));
                 Servers::Primary(Arc::new(Connector::found_by(primary, sentinels)))
@@ -132,7 +125,8 @@ impl RedisBackend {
 
     /// Makes a backend that reaches its server as a client of the `redis` crate does.
     pub(crate) fn like(client: &ConnectionInfo, options: &ConnectOptions) -> Result<Self, BuildError> {
-        Ok(Self { servers: Servers::server(Settings::from_client(client, options)?) })
+        let server = Connector::new(Settings::from_client(client, options)?, Role::Primary);
+        Ok(Self { servers: Servers::Primary(Arc::new(server)) })
     }
 }
 
@@ -289,13 +283,10 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
         let connected = first_connection(connector, begun + limit).await;
         // No server can be quick enough for a clock that leaps to the next timer.
         let connection = connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
-            true => BackendError::new(
-                ErrorKind::Backend,
-                format!(
-                    "{error}; the clock of this tokio runtime is paused, so give the manager a runtime whose clock runs, \
+            true => BackendError::unavailable(format!(
+                "{error}; the clock of this tokio runtime is paused, so give the manager a runtime whose clock runs, \
                      with `LockManager::builder().runtime(..)`"
-                ),
-            )
+            ))
             .did_not_happen(),
             false => error,
         })?;

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 #[cfg(feature = "credentials")]
 use futures_util::StreamExt;
@@ -27,8 +27,4 @@ impl Provider {
     }
 }
 
-impl fmt::Debug for Provider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Provider")
-    }
-}
+shows!(Provider);

@@ -89,10 +89,7 @@ fn watched(batch: &[Operation]) -> impl Iterator<Item = &Renew> {
 }
 
 fn renewals(batch: &[Operation]) -> impl Iterator<Item = &Renew> {
-    batch.iter().filter_map(|operation| match operation {
-        Operation::Renew(renew) => Some(renew),
-        _ => None,
-    })
+    batch.iter().filter_map(Operation::as_renew)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::failure;
-use crate::{backend::BackendError, error::ErrorKind};
+use crate::backend::BackendError;
 
 /// Whole milliseconds; a ttl is at most 100 years, which fits.
 pub(super) fn millis(duration: Duration) -> u64 {
@@ -27,10 +27,7 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 }
 
 pub(super) fn misread(address: &str) -> BackendError {
-    BackendError::new(
-        ErrorKind::Backend,
-        format!(
-            "{address} answered the lock script with what the script does not give; check that it is a Redis server"
-        ),
-    )
+    BackendError::unavailable(format!(
+        "{address} answered the lock script with what the script does not give; check that it is a Redis server"
+    ))
 }

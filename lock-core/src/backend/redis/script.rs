@@ -64,16 +64,13 @@ pub(super) fn add_call(call: &mut Commands, by: By, tag: Tag, batch: &[Operation
     }
     let queue = names::queue(tag);
     for operation in queues {
-        call.joined([&*queue, operation.key().wire()]);
+        call.joined([&*queue, operation.key().wire()].map(str::as_bytes));
     }
     if batch.iter().all(is_plain_release) {
         return add_tokens(call, batch);
     }
     let (floor, aim) = Operation::numbers(batch);
-    let places = batch.iter().filter_map(|operation| match operation {
-        Operation::Acquire(acquire) => acquire.place.as_ref(),
-        _ => None,
-    });
+    let places = batch.iter().filter_map(|operation| operation.as_acquire()?.place.as_ref());
     // One manager has one channel. An older time is the safer one.
     let place = places.min_by_key(|place| place.sent);
     let place = place.map(|Place { channel, life, sent, .. }| {

@@ -33,7 +33,7 @@ use crate::{
 /// The sentinels that watch a service.
 pub(super) struct Sentinels {
     /// The name under which they know the primary.
-    service: String,
+    pub(super) service: String,
     sentinels: Vec<Arc<Connector>>,
     heard: watch::Sender<Heard>,
     /// Told when they are to be asked now.
@@ -73,10 +73,6 @@ impl Sentinels {
             sentinels.into_iter().map(|settings| Arc::new(Connector::new(settings, Role::Sentinel))).collect();
         let heard = watch::Sender::new(Heard::of_none(sentinels.len()));
         Self { service, sentinels, heard, wanted: Notify::new() }
-    }
-
-    pub(super) fn service(&self) -> &str {
-        &self.service
     }
 
     /// Asks all of them for as long as it is polled.
@@ -183,7 +179,7 @@ impl Sentinels {
                  that most of them run",
                 named.join(", ")
             );
-            return BackendError::new(ErrorKind::Backend, message).did_not_happen();
+            return BackendError::unavailable(message).did_not_happen();
         }
         let known = words.iter().flatten().find_map(|word| match word {
             Word::Unknown(services) => Some(services),
@@ -209,7 +205,7 @@ impl Sentinels {
         let error = failure::of_several(&errors.collect::<Vec<_>>(), &what).unwrap_or_else(|| {
             let message =
                 format!("no sentinel at {} has answered; check that they run and can be reached", self.addresses());
-            BackendError::new(ErrorKind::Backend, message)
+            BackendError::unavailable(message)
         });
         error.did_not_happen()
     }
@@ -304,7 +300,7 @@ impl Heard {
 }
 
 fn misread(address: &str) -> BackendError {
-    BackendError::new(ErrorKind::Backend, format!("{address} does not answer as a sentinel does; check that it is one"))
+    BackendError::unavailable(format!("{address} does not answer as a sentinel does; check that it is one"))
 }
 
 /// How often a sentinel is asked that says nothing by itself.

@@ -83,12 +83,12 @@ impl Settings {
             ConnectionAddr::TcpTls { .. } if !TLS => {
                 return Err(BuildError::new("a client with TLS needs the feature `tls` of lock-core, which is off"));
             }
-            ConnectionAddr::TcpTls { insecure: true, .. } if !has_tls(options) => {
+            ConnectionAddr::TcpTls { insecure: true, .. } if options.tls.is_none() => {
                 return Err(BuildError::new(format!(
                     "the client takes any certificate (insecure), so anybody may answer for its server: {CONFIG}"
                 )));
             }
-            ConnectionAddr::TcpTls { tls_params: Some(_), .. } if !has_tls(options) => {
+            ConnectionAddr::TcpTls { tls_params: Some(_), .. } if options.tls.is_none() => {
                 return Err(BuildError::new(format!(
                     "the client has certificates of its own, which cannot be read from it: {CONFIG}"
                 )));
@@ -104,7 +104,7 @@ impl Settings {
 
     fn new(source: Source<'_>, options: &ConnectOptions) -> Result<Self, BuildError> {
         let address = address(&source)?;
-        if has_tls(options) && !source.is_encrypted {
+        if options.tls.is_some() && !source.is_encrypted {
             return Err(BuildError::new(match address {
                 Address::Tcp { .. } => {
                     "`tls` was given for a connection without TLS; write rediss:// instead of redis://"
@@ -235,17 +235,6 @@ fn address(source: &Source<'_>) -> Result<Address, BuildError> {
         }
         ConnectionAddr::Unix(path) => Ok(Address::Unix(path.clone())),
         _ => Err(wrong("this kind of address is not supported")),
-    }
-}
-
-/// Whether the builder was given a configuration of TLS.
-fn has_tls(options: &ConnectOptions) -> bool {
-    #[cfg(feature = "tls-no-provider")]
-    return options.tls.is_some();
-    #[cfg(not(feature = "tls-no-provider"))]
-    {
-        let _ = options;
-        false
     }
 }
 

@@ -7,10 +7,7 @@ use rustls::{ClientConfig, RootCertStore, crypto::CryptoProvider};
 use tokio::net::TcpStream;
 
 use super::{failure::is_broken, stream::Stream};
-use crate::{
-    backend::{BackendError, options::ConnectOptions},
-    error::ErrorKind,
-};
+use crate::backend::{BackendError, options::ConnectOptions};
 
 /// How connections are encrypted.
 #[derive(Clone)]
@@ -88,7 +85,7 @@ pub(super) fn failure(error: &io::Error, address: &str, host: &str) -> Option<Ba
         }
         _ => return None,
     };
-    Some(BackendError::new(ErrorKind::Backend, message).did_not_happen())
+    Some(BackendError::unavailable(message).did_not_happen())
 }
 
 /// Reads an error of the first command over TLS: only then does a server report that it requires a certificate of the client.
@@ -108,6 +105,6 @@ pub(super) fn failure_at_hello(error: &RedisError, address: &str, host: &str) ->
             "{address} closed the connection before its first answer; check that it runs, and whether it wants a \
              certificate of this client (`LockManager::builder().tls(..)`)"
         );
-        Some(BackendError::new(ErrorKind::Backend, message).with_source(io::Error::from(error.kind())))
+        Some(BackendError::unavailable(message).with_source(io::Error::from(error.kind())))
     })
 }

@@ -6,7 +6,7 @@
 
 use std::{
     collections::VecDeque,
-    future::{Future, poll_fn},
+    future::poll_fn,
     io, mem,
     pin::{Pin, pin},
     sync::{

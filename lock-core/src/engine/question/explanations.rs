@@ -16,7 +16,7 @@ pub(crate) struct Explanations {
     after: Option<Duration>,
     of_keys: BTreeMap<LockKey, Explanation>,
     /// When to look at the keys.
-    next: Moment,
+    pub(crate) next: Moment,
 }
 
 /// The holder of a key, and when it was named.
@@ -57,11 +57,6 @@ impl Explanations {
             self.of_keys.insert(key.clone(), Explanation::due(now + after));
             self.next = self.next.min(now + after);
         }
-    }
-
-    /// When to [look](Self::look) at the keys.
-    pub(crate) fn next(&self) -> Moment {
-        self.next
     }
 
     /// Looks at the keys, and drops those that no request has waited for since the last look, so that a wait that has just ended
@@ -159,10 +154,10 @@ mod tests {
     fn a_key_is_asked_about_once_for_all_who_wait_and_again_for_those_who_come_later() {
         let mut explanations = after(500);
         (0..9).for_each(|ms| explanations.watch(&key(), at(ms)));
-        assert_eq!(explanations.next(), at(500));
+        assert_eq!(explanations.next, at(500));
         assert!(asks(&mut explanations, 500, &[0, 8, 100]));
         assert!(!asks(&mut explanations, 600, &[0, 8, 100]));
-        assert_eq!(explanations.next(), at(700));
+        assert_eq!(explanations.next, at(700));
         assert!(!asks(&mut explanations, 1_699, &[0, 1_200]));
         assert!(asks(&mut explanations, 1_700, &[0, 1_200]));
     }
@@ -175,7 +170,7 @@ mod tests {
         assert!(!asks(&mut explanations, 900, &[]));
         assert_eq!(explanations.len(), 1, "the one that waited may still ask");
         assert!(!asks(&mut explanations, 1_000, &[]));
-        assert_eq!((explanations.len(), explanations.next()), (0, Moment::NEVER));
+        assert_eq!((explanations.len(), explanations.next), (0, Moment::NEVER));
     }
 
     #[test]

@@ -74,8 +74,8 @@ impl Draft {
     /// Names a holder. Returns `None` if the answer is full.
     pub(crate) fn holder(&mut self, hold: &Hold, held: Duration) -> Option<()> {
         let [held, ttl] = [held, hold.ttl.get()].map(ms);
-        let (trace, mode, fence) = (hold.trace().unwrap_or_default(), hold.mode().write(), hold.fence.to_string());
-        self.add(["holds", hold.key.wire(), hold.label(), &held, &ttl, &fence, &trace, &mode])
+        let (trace, mode, fence) = (hold.trace().unwrap_or_default(), hold.mode.write(), hold.fence.to_string());
+        self.add(["holds", hold.key.wire(), hold.label, &held, &ttl, &fence, &trace, &mode])
     }
 
     /// Names a waiter. Returns `None` if the answer is full.

@@ -18,14 +18,14 @@ pub(crate) struct Candidate {
     /// A new token for each tenure, kept for as long as its place or its unanswered request exists.
     pub(crate) token: Token,
     /// The condition under which the token can be forgotten.
-    doubt: Doubt,
+    pub(crate) doubt: Doubt,
     /// How many requests it has sent, and for how many of them an answer may still come.
-    sent: u32,
-    in_flight: u32,
+    pub(crate) sent: u32,
+    pub(crate) in_flight: u32,
     /// Whether it has a place, as far as is known.
     placed: bool,
     /// Whether the key may hold its token.
-    may_hold: bool,
+    pub(crate) may_hold: bool,
     /// Whether the place that was asked for last can be called.
     pub(crate) callable: bool,
     /// Whether the backend has answered once.
@@ -37,7 +37,7 @@ pub(crate) struct Candidate {
     /// Whether its first request went past the queue, and no answer has come since: those behind it wait for that with their places.
     pub(crate) asks_without_place: bool,
     /// When the latest answered request was sent.
-    heard: Moment,
+    pub(crate) heard: Moment,
     /// When the holder's ttl ends, as far as was said last; never if it has none or nothing was said.
     pub(crate) free_at: Moment,
     /// The error of its last request, if that failed and the next one may not.
@@ -87,22 +87,6 @@ impl Candidate {
     /// Whether a request is in flight, or waits to be sent.
     pub(crate) fn is_asking(&self) -> bool {
         self.queued || self.in_flight > 0
-    }
-
-    /// Whether it has sent no request yet.
-    pub(crate) fn is_first(&self) -> bool {
-        self.sent == 0
-    }
-
-    /// Records whether the key may hold its token, though it was not said to: an earlier sending of its request may have
-    /// taken it.
-    pub(crate) fn may_hold(&mut self, may_hold: bool) {
-        self.may_hold = may_hold;
-    }
-
-    /// When the newest of its requests was sent that was answered.
-    pub(crate) fn heard(&self) -> Moment {
-        self.heard
     }
 
     /// Records a request that is sent in an epoch of the backend, and can block others `until` a moment.
@@ -158,20 +142,11 @@ impl Candidate {
         pause.mul_f64(0.5 + jitter / 2.0)
     }
 
-    /// Records that the engine's task has ended, and that its requests will get no answer.
-    pub(crate) fn abandon_requests(&mut self) {
-        self.in_flight = 0;
-    }
-
     /// Goes on with another token, since the one that it had is over.
     pub(crate) fn begin_anew(&mut self, token: Token) {
         // The key is as busy as before, so `answered` stays: newcomers know that, and do not fail with the backend's next failure.
         let Self { tries, heard, free_at, by, .. } = *self;
         *self = Self { tries, heard, free_at, by, answered: true, ..Self::new(token) };
-    }
-
-    pub(crate) fn doubt(&self) -> Doubt {
-        self.doubt
     }
 
     /// The token to release when the candidate gives up, or `None` if the backend surely has nothing of it.
@@ -316,11 +291,11 @@ mod tests {
         candidate.sending(ttl.end(at(0)), 1);
         candidate.sending(ttl.end(at(10)), 2);
         candidate.answered(at(0), 2, false);
-        assert_eq!(candidate.doubt(), Doubt { until: at(1_010), unanswered_since: Some(1) });
+        assert_eq!(candidate.doubt, Doubt { until: at(1_010), unanswered_since: Some(1) });
         candidate.answered(at(0), 1, true);
-        assert_eq!(candidate.doubt().unanswered_since, Some(1), "a copy may have gone out before");
+        assert_eq!(candidate.doubt.unanswered_since, Some(1), "a copy may have gone out before");
         candidate.answered(at(0), 1, false);
-        assert_eq!(candidate.doubt().unanswered_since, None);
+        assert_eq!(candidate.doubt.unanswered_since, None);
     }
 
     #[test]
@@ -334,24 +309,24 @@ mod tests {
         };
         let mut candidate = twice();
         assert!(!candidate.failed(at(0), false));
-        assert_eq!(candidate.doubt().unanswered_since, Some(1), "the other one is in flight");
+        assert_eq!(candidate.doubt.unanswered_since, Some(1), "the other one is in flight");
         let mut candidate = twice();
         candidate.answered(at(0), 1, false);
-        assert_eq!(candidate.doubt().unanswered_since, Some(1), "it may be the answer to the first");
+        assert_eq!(candidate.doubt.unanswered_since, Some(1), "it may be the answer to the first");
         candidate.answered(at(0), 1, false);
-        assert_eq!(candidate.doubt().unanswered_since, None);
+        assert_eq!(candidate.doubt.unanswered_since, None);
         let mut candidate = twice();
-        candidate.abandon_requests();
+        candidate.in_flight = 0;
         candidate.answered(at(0), 2, false);
         assert_eq!(
-            candidate.doubt().unanswered_since,
+            candidate.doubt.unanswered_since,
             Some(1),
             "the first may be executed over the old connection still"
         );
         let mut alone = self::candidate();
         alone.sending(ttl.end(at(0)), 1);
         alone.answered(at(0), 2, false);
-        assert_eq!(alone.doubt().unanswered_since, None, "there is no other");
+        assert_eq!(alone.doubt.unanswered_since, None, "there is no other");
     }
 
     #[test]
@@ -364,7 +339,7 @@ mod tests {
         assert!(candidate.failed(at(0), true));
         candidate.sending(ttl.end(at(20)), 1);
         assert!(!candidate.failed(at(20), true));
-        assert_eq!(candidate.doubt().unanswered_since, Some(1), "it may be executed still");
+        assert_eq!(candidate.doubt.unanswered_since, Some(1), "it may be executed still");
     }
 
     #[test]

@@ -67,14 +67,14 @@ impl Queues {
         let refusal = match result {
             Ok(Outcome::Held { fence, block, .. }) => {
                 candidate.answered(sent, epoch, repeated);
-                let doubt = candidate.doubt();
+                let doubt = candidate.doubt;
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: None };
                 return self.held(key, id, acquired, now);
             }
             Ok(Outcome::Busy { remaining, by, position }) => Refusal { remaining, by, position },
             Ok(Outcome::NotFree) => {
                 candidate.answered(sent, epoch, repeated);
-                candidate.may_hold(true);
+                candidate.may_hold = true;
                 self.recently_busy.found_busy(key, now);
                 return self.ask(key, token, false);
             }
@@ -101,7 +101,7 @@ impl Queues {
             }
         };
         candidate.answered(sent, epoch, repeated);
-        candidate.may_hold(false);
+        candidate.may_hold = false;
         self.recently_busy.found_busy(key, now);
         self.refused(id, refusal, now);
     }
@@ -145,7 +145,7 @@ impl Queues {
         let anew = anew.in_mode(waiter.terms.mode);
         let Standing::InLine(Some(candidate)) = &mut waiter.state else { return };
         let pending = PendingRelease::at_once(waiter.key.clone(), candidate.token).with_place().quietly();
-        self.cleanup.push(pending, candidate.doubt(), now);
+        self.cleanup.push(pending, candidate.doubt, now);
         // The release of the old token may be executed late. It would end the next lease if that had the same token.
         candidate.begin_anew(anew);
     }
@@ -185,7 +185,7 @@ impl Queues {
             if grant.out_of_turn {
                 return;
             }
-            let heard = candidate.heard();
+            let heard = candidate.heard;
             let ttl = self.lines.waiter(id).terms.ttl;
             let told = Told { grant: &grant, ttl, heard, check: LONGEST_CHECK, round_trip, now };
             return match told.holds() {
@@ -253,7 +253,7 @@ impl Queues {
         self.deferred.untold += self.losses.take_all();
         self.end_questions(now);
         self.ask_again(|candidate| {
-            candidate.abandon_requests();
+            candidate.in_flight = 0;
             true
         });
         // The task that would send these requests has ended with its runtime. A future that is polled on another runtime starts the next

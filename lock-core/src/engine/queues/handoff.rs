@@ -96,7 +96,7 @@ impl Queues {
     pub(super) fn holds_by(&mut self, id: WaiterId, grant: &Grant, kept: Ttl, now: Moment) {
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(candidate)) = &waiter.state else { return };
-        let doubt = trust::doubt(candidate.doubt(), kept, now);
+        let doubt = trust::doubt(candidate.doubt, kept, now);
         // The waiter's own key, not that of the message: the message does not say how much of it is the manager's prefix, and errors
         // and guards show the key without the prefix.
         let (own, terms) = (waiter.key.clone(), waiter.terms);

@@ -31,7 +31,7 @@ impl Queues {
             return Departure::Passed;
         }
         let Some(tenure) = self.tenures.leave(hold, now) else { return Departure::Over };
-        let (pending, doubt) = (tenure.pending(), tenure.doubt());
+        let (pending, doubt) = (tenure.pending(), tenure.doubt);
         self.keep_busy(&pending, now);
         let key = pending.key.clone();
         let (responder, response) = ask();
@@ -50,7 +50,7 @@ impl Queues {
             let pending = tenure.pending();
             let key = pending.key.clone();
             self.keep_busy(&pending, now);
-            self.cleanup.push(pending, tenure.doubt(), now);
+            self.cleanup.push(pending, tenure.doubt, now);
             self.free(&key, hold.tenure, tenure.holds());
         }
     }
@@ -60,7 +60,7 @@ impl Queues {
         let tenure = self.tenures.leave(hold, now)?;
         // The token is on its way to another process. It is remembered until it must have expired, because a late message for it would
         // otherwise look like a stray token here, and its clean-up would free the key before that process has taken it up.
-        remember(&mut self.handed_over, tenure.token, tenure.doubt().until.max(tenure.ttl.end(now)), now);
+        remember(&mut self.handed_over, tenure.token, tenure.doubt.until.max(tenure.ttl.end(now)), now);
         if let Some(renewing) = tenure.renews_for_another(hold.tenure) {
             self.outbox.push_back(Item::LastRenewal(Box::new(renewing)));
         }

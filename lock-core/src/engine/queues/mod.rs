@@ -190,12 +190,6 @@ impl Queues {
         self.tenures.len() == 0 && self.is_released() && self.lines.is_empty()
     }
 
-    /// Whether no key is held, wanted or to be released, and no waiter is left.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.is_done() && self.lines.ids().is_empty()
-    }
-
     /// Returns the number of entries in each list that must not grow forever, by name.
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         vec![
@@ -228,9 +222,9 @@ impl Queues {
 
     /// When there is something to do next, beside sending.
     pub(crate) fn next_timer(&self) -> Moment {
-        let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
+        let [tenures, waiters] = [self.tenures.wheel.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
         let timers = tenures.min(waiters).min(self.losses.due()).min(self.answers_due);
-        timers.min(self.questions.next()).min(self.explanations.next())
+        timers.min(self.questions.next()).min(self.explanations.next)
     }
 
     /// Whether nothing is left to be released.
@@ -254,7 +248,7 @@ impl Queues {
         due.sort_unstable();
         for id in due {
             let Some(waiter) = self.lines.get(id) else { continue };
-            let too_late = waiter.is_unanswered(now, self.limits.answer);
+            let too_late = now >= waiter.loses_patience(self.limits.answer);
             match &mut waiter.state {
                 Standing::Turn(hold, offered) => {
                     let hold = *hold;

@@ -15,7 +15,7 @@ use rand::RngExt;
 use crate::{
     backend::BackendError,
     clock::Moment,
-    error::{ACQUIRE, Error, ErrorKind},
+    error::{ACQUIRE, Error},
     key::LockKey,
 };
 
@@ -24,11 +24,6 @@ impl Waiter {
     pub(super) fn loses_patience(&self, limit: Duration) -> Moment {
         // A call that was sent at once fails just before this, with an error that names the cause.
         if self.knows { Moment::NEVER } else { self.asked + limit.saturating_add(LATE) }
-    }
-
-    /// Whether it has waited for its first answer for too long.
-    pub(super) fn is_unanswered(&self, now: Moment, limit: Duration) -> bool {
-        now >= self.loses_patience(limit)
     }
 }
 
@@ -86,12 +81,8 @@ impl Queues {
     pub(super) fn was_not_answered(&mut self, id: WaiterId, now: Moment) {
         let (limit, key) = (self.limits.answer, self.lines.waiter(id).key.clone());
         let recent = self.last_error.as_ref().filter(|(at, _)| now < *at + limit);
-        let error = match recent {
-            Some((_, error)) => Error::backend(ACQUIRE, Some(&key), error.clone()),
-            None => Error::new(ErrorKind::Backend, ACQUIRE)
-                .on(&key)
-                .detail(format!("the backend did not answer within {limit:?}; check that it runs and can keep up")),
-        };
+        let error = recent.map_or_else(|| BackendError::unanswered(limit), |(_, error)| error.clone());
+        let error = Error::backend(ACQUIRE, Some(&key), error);
         match self.lines.waiter(id).state {
             Standing::InLine(Some(_)) => self.dismiss(id, error, now),
             _ => {

@@ -36,7 +36,7 @@ impl Queues {
 
     /// Asks who holds the keys for which a request has waited for long.
     pub(super) fn explain_waits(&mut self, now: Moment) {
-        if now < self.explanations.next() {
+        if now < self.explanations.next {
             return;
         }
         let lines = &self.lines;

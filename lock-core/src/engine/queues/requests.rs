@@ -65,8 +65,8 @@ impl Queues {
     /// Whether renewals are due, and can leave now.
     pub(crate) fn can_renew(&self) -> bool {
         let at_once = self.calls_at_once.max(schedule::CALLS);
-        self.tenures.due() > 0
-            && schedule::takes_another(self.counted.renewing, at_once, self.tenures.due(), schedule::BATCH)
+        !self.tenures.due.is_empty()
+            && schedule::takes_another(self.counted.renewing, at_once, self.tenures.due.len(), schedule::BATCH)
     }
 
     /// When there is something to send next, except renewals. What shares calls waits until there is room for one.
@@ -203,7 +203,7 @@ impl Queues {
         if !candidate.queued {
             return None;
         }
-        let first = candidate.is_first();
+        let first = candidate.sent == 0;
         let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
         let (waiters, holds) = self.lines.of(key).map_or((1, 0), |line| (line.length as usize, line.holds));
         let mut request = self.acquire(key, &terms, token, tries, block_for(waiters, holds), now);

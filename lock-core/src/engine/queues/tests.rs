@@ -441,3 +441,10 @@ fn only_an_answer_that_names_the_holder_ends_the_question_of_a_wait() {
     let done = process.queues.questions.take_done(now);
     assert!(matches!(&done[..], [(Asker::Waits(_), heard)] if heard.answers.len() == 1));
 }
+
+impl Queues {
+    /// Whether no key is held, wanted or to be released, and no waiter is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_done() && self.lines.ids().is_empty()
+    }
+}

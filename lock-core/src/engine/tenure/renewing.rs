@@ -60,7 +60,7 @@ impl Tenures {
                     tenure.fences.follow(fence, block);
                 }
                 let slack = tenure.confirmed(sent, refill.version, tenure.hold.now());
-                deferred.renewed(tenure.hold.label(), slack);
+                deferred.renewed(tenure.hold.label, slack);
                 None
             }
             Some(_) => self.take_away(id, LossReason::Taken),
@@ -83,7 +83,7 @@ impl Tenures {
         let min = confirmation.request.replicas.map_or(0, Replicas::min);
         tenure.replicated = tenure.replicated.max(u16::try_from(min).unwrap_or(u16::MAX));
         let slack = tenure.confirmed(sent, confirmation.version, tenure.hold.now());
-        deferred.renewed(tenure.hold.label(), slack);
+        deferred.renewed(tenure.hold.label, slack);
     }
 
     /// Takes the renewals that are due to be sent `now`, at most `most`, the nearest deadline first.
@@ -147,11 +147,6 @@ impl Tenures {
         self.wheel.set(id.index(), timer);
     }
 
-    /// How many renewals are due to be sent.
-    pub(crate) fn due(&self) -> usize {
-        self.due.len()
-    }
-
     /// Takes the answer to a renewal that was sent at `sent`; an answer for a tenure that is over is ignored. Returns
     /// the tenure if it ends with the answer.
     pub(crate) fn renewed(
@@ -175,7 +170,7 @@ impl Tenures {
                 // the deadline is never later than the expiry, however long the answer took.
                 // The clock is not read here: if it panicked, nothing would renew the lease after this.
                 slack = tenure.confirmed(sent, renewal.version, now);
-                deferred.renewed(tenure.hold.label(), slack);
+                deferred.renewed(tenure.hold.label, slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 if tenure.changed {
                     tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));

@@ -33,9 +33,9 @@ pub(crate) struct Tenures {
     slab: Slab<(NonZeroU64, Tenure)>,
     next_serial: NonZeroU64,
     /// One timer per tenure: its next renewal or its end, whichever is first.
-    pub(super) wheel: Wheel,
+    pub(crate) wheel: Wheel,
     /// Renewals that are due and not sent yet, the nearest deadline first.
-    pub(super) due: BinaryHeap<Reverse<(Moment, TenureId)>>,
+    pub(crate) due: BinaryHeap<Reverse<(Moment, TenureId)>>,
     /// Until when a connection that is made has no tenure looked at, since all were just before.
     pub(super) next_connected: Moment,
     /// The time that deadlines had left when they were renewed lately; zero if a deadline passed before its renewal.
@@ -246,11 +246,6 @@ impl Tenures {
 
     pub(super) fn ids(&self) -> Vec<TenureId> {
         self.slab.iter().map(|(index, (serial, _))| TenureId::new(index, *serial)).collect()
-    }
-
-    /// When [`advance`](Self::advance) has something to do next.
-    pub(crate) fn next(&self) -> Option<Moment> {
-        self.wheel.next()
     }
 
     /// Ends a tenure whose key is no longer its own, or will not be. Even if its holder has just released it, the tenure is

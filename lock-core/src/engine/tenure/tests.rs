@@ -127,7 +127,7 @@ fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
     tenures.advance(at(300));
     let renewals = tenures.renewals(9, at(300));
     tenures.advance(at(600));
-    assert_eq!(tenures.due(), 0);
+    assert_eq!(tenures.due.len(), 0);
     tenures.leave(hold, at(600));
     assert!(
         tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5, &mut Deferred::default()).is_none()
@@ -153,7 +153,7 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     assert!(tenures.advance(at(30)).is_empty());
     assert!(tenures.pass(hold, &short, &pulse(), at(30)).is_some());
     tenures.advance(at(31));
-    assert!(tenures.due() > 0, "the next hold is renewed");
+    assert!(!tenures.due.is_empty(), "the next hold is renewed");
     // A renewal is answered.
     let (mut tenures, hold) = ended(&long);
     let renewal = Renewing { tenure: hold.tenure, version: 0, request: tenures.of_hold(hold).unwrap().renew(long.ttl) };
@@ -167,7 +167,7 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     );
     assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_some());
     tenures.advance(at(330));
-    assert!(tenures.due() > 0, "the next hold is renewed");
+    assert!(!tenures.due.is_empty(), "the next hold is renewed");
     // It says that the key is not ours, or the key was released by force.
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5, &mut Deferred::default()).is_none());
@@ -298,7 +298,7 @@ fn until_next_renewal(tenures: &mut Tenures, now: &mut u64, outcome: Option<Outc
     let [renewal] = &renewals[..] else { panic!("{renewals:?}") };
     assert!(tenures.renewed(renewal, outcome, at(*now), at(*now), 1.0, &mut Deferred::default()).is_none());
     let before = *now;
-    while tenures.due() == 0 {
+    while tenures.due.is_empty() {
         *now += 1;
         assert!(tenures.advance(at(*now)).is_empty());
     }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::error::ErrorKind;
 use crate::{
     backend::{Acquire, BusyReason, Place, Release, Renew, Token},
     clock::Moment,

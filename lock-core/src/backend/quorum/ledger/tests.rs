@@ -66,7 +66,7 @@ fn every_node_is_asked_to_begin_with_the_same_number_where_numbers_are_drawn() {
     let mut batch = acquire();
     batch.push(Operation::Renew(Renew::new(key(), token(), TTL).with_block(7)));
     batch.extend(renew());
-    ledger.aim(&mut batch, at(10));
+    ledger.aim.set(&mut batch, at(10));
     for node in 0..3_u8 {
         let asked = ledger.asks_for(node.into(), &batch, at(11 + u64::from(node)), way(1));
         let aims = asked.batch.iter().map(|operation| match operation {
@@ -270,7 +270,7 @@ fn answers(ledger: &mut Ledger, node: usize, answers: impl IntoIterator<Item = (
 #[test]
 fn a_node_is_slow_when_all_its_answers_of_a_while_take_longer_than_those_of_a_majority() {
     let mut ledger = Ledger::new(3);
-    let slow = |ledger: &Ledger| [0, 1, 2].map(|node| ledger.is_slow(node));
+    let slow = |ledger: &Ledger| [0, 1, 2].map(|node| ledger.nodes[node].slow);
     for node in 0..3 {
         answers(&mut ledger, node, [(0, 1), (200, 1), (400, 1), (600, 1)]);
     }
@@ -292,20 +292,20 @@ fn no_node_is_slow_where_a_majority_is_or_where_all_are_far() {
     for (node, took) in [(0, 1), (1, 300), (2, 310)] {
         answers(&mut ledger, node, often(took));
     }
-    assert!((0..3).all(|node| !ledger.is_slow(node)), "two are needed");
+    assert!((0..3).all(|node| !ledger.nodes[node].slow), "two are needed");
     let mut ledger = Ledger::new(3);
     for (node, took) in [(0, 10), (1, 10), (2, 95)] {
         answers(&mut ledger, node, often(took));
     }
-    assert!((0..3).all(|node| !ledger.is_slow(node)), "as far as another region");
+    assert!((0..3).all(|node| !ledger.nodes[node].slow), "as far as another region");
 }
 
 #[test]
 fn a_quorum_is_not_settled_while_a_slow_node_may_still_answer() {
     let mut ledger = Ledger::new(3);
-    ledger.leave();
+    ledger.left += 1;
     assert!(!ledger.is_settled() && !ledger.is_held_up());
-    ledger.left_ended();
+    ledger.left -= 1;
     assert!(ledger.is_settled());
 }
 

@@ -1,7 +1,6 @@
 //! Nodes in the process that can fail in several ways.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::{
         Arc, Mutex,

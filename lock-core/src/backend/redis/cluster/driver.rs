@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    future::Future,
     mem,
     pin::{Pin, pin},
     sync::Arc,
@@ -28,6 +27,7 @@ use super::{
 };
 use crate::{
     backend::{BackendError, Calls, Notice},
+    caught::OnDrop,
     error::ErrorKind,
 };
 
@@ -46,7 +46,9 @@ struct Keeper<'a> {
 
 /// Keeps the connections and the map for as long as it is polled.
 pub(in super::super) async fn keep(cluster: Arc<Cluster>, calls: Calls) {
-    let _listener = Listener::new(&cluster, &calls);
+    let listeners = &cluster.nodes.shared.listeners;
+    listeners.add(calls.clone());
+    let _listener = OnDrop(|| listeners.remove(calls.channel()));
     let mut keeper = Keeper::new(&cluster, &calls);
     let mut map = cluster.map.subscribe();
     let mut learns = pin!(Fuse::terminated());
@@ -135,25 +137,6 @@ impl Cluster {
     /// Whether a request waits for the map. Each driver looks at it, too.
     fn is_awaited(&self) -> bool {
         self.map.receiver_count() > self.nodes.shared.listeners.count()
-    }
-}
-
-/// Receives the grants on the channels of all slots until it is dropped.
-struct Listener<'a> {
-    cluster: &'a Cluster,
-    channel: Arc<str>,
-}
-
-impl<'a> Listener<'a> {
-    fn new(cluster: &'a Cluster, calls: &Calls) -> Self {
-        cluster.nodes.shared.listeners.add(calls.clone());
-        Self { cluster, channel: Arc::clone(calls.channel()) }
-    }
-}
-
-impl Drop for Listener<'_> {
-    fn drop(&mut self) {
-        self.cluster.nodes.shared.listeners.remove(&self.channel);
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     },
     map::{Map, Nodes},
 };
-use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
+use crate::{backend::BackendError, health::NodeHealth};
 
 /// The nodes of a cluster, and what is known of them.
 pub(in super::super) struct Cluster {
@@ -106,7 +106,7 @@ impl Cluster {
             self.name(),
             self.limit()
         );
-        BackendError::new(ErrorKind::Backend, message)
+        BackendError::unavailable(message)
     }
 
     /// Records that a slot is at another address.

@@ -22,7 +22,7 @@ use super::{
     Cluster,
     map::{Map, Range, ranges},
 };
-use crate::{backend::BackendError, error::ErrorKind};
+use crate::backend::BackendError;
 
 /// A node's view of the cluster.
 struct View {
@@ -42,7 +42,9 @@ pub(super) async fn learn(cluster: &Cluster) -> Result<(), BackendError> {
         None => seeded(cluster).await?,
     };
     if view.ranges.is_empty() {
-        return Err(without_slots(cluster));
+        let message =
+            format!("{} has given none of its slots to a node yet (redis-cli --cluster create)", cluster.name());
+        return Err(BackendError::unavailable(message).did_not_happen());
     }
     let known = cluster.map();
     let new = Map::of(&view.ranges, &known, &cluster.nodes);
@@ -154,16 +156,10 @@ fn view(node: &Connector, replies: impl IntoIterator<Item = Value>) -> Result<Vi
     Ok(View { ranges, is_ok, epoch })
 }
 
-/// The error of a cluster whose nodes have just been made, or were reset.
-fn without_slots(cluster: &Cluster) -> BackendError {
-    let message = format!("{} has given none of its slots to a node yet (redis-cli --cluster create)", cluster.name());
-    BackendError::new(ErrorKind::Backend, message).did_not_happen()
-}
-
 fn misread(node: &Connector) -> BackendError {
     let message = format!(
         "{} does not say which node has which keys as a cluster does; check that it is a node of one",
         node.address()
     );
-    BackendError::new(ErrorKind::Unsupported, message)
+    BackendError::unsupported(message)
 }

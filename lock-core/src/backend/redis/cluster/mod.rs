@@ -145,7 +145,7 @@ fn joined(count: usize, parts: impl Iterator<Item = (Vec<usize>, Result<Answer, 
     let mut whole = Answer::new([]);
     let mut outcomes: Vec<_> = (0..count).map(|_| None).collect();
     for (indices, answer) in parts {
-        let answer = call::answered(answer, indices.len());
+        let answer = Answer::of(answer, indices.len());
         whole.note(&answer);
         for (index, outcome) in indices.into_iter().zip(answer.outcomes) {
             outcomes[index] = Some(outcome);

@@ -65,7 +65,7 @@ impl Cluster {
             "{} says cluster_state:fail, so none of its keys can be locked; look at the cluster (redis-cli --cluster check)",
             self.name()
         );
-        BackendError::new(ErrorKind::Backend, message).did_not_happen()
+        BackendError::unavailable(message).did_not_happen()
     }
 
     /// Returns when the nodes say that all is well, or that others have the slots, or at `limit`.
@@ -89,7 +89,7 @@ impl Cluster {
              node (redis-cli --cluster fix)",
             self.name()
         );
-        BackendError::new(ErrorKind::Unsupported, message).did_not_happen()
+        BackendError::unsupported(message).did_not_happen()
     }
 
     /// Says which keys cannot be locked for now.

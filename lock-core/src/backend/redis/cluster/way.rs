@@ -16,10 +16,7 @@ use super::{
     },
     Cluster, map,
 };
-use crate::{
-    backend::{Answer, BackendError, Operation, Place},
-    error::ErrorKind,
-};
+use crate::backend::{Answer, BackendError, Operation, Place};
 
 /// A slot, and the node that a batch was sent to last.
 #[derive(Clone)]
@@ -219,7 +216,7 @@ impl SlotWay {
             self.cluster.name(),
             self.slot
         );
-        BackendError::new(ErrorKind::Backend, message).did_not_happen()
+        BackendError::unavailable(message).did_not_happen()
     }
 }
 
