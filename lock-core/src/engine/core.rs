@@ -17,6 +17,7 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use super::{
     deferred::Deferred,
+    gathering::Gathering,
     pulse::Pulse,
     question::Message,
     queues::{
@@ -68,8 +69,8 @@ pub(crate) struct State {
     calling: bool,
     /// Whether the thread of a request sends it, as of the task's last step.
     sends_at_once: bool,
-    /// Whether requests gather, until the task has passed its turn.
-    gathering: bool,
+    /// The requests that wait for others, until the task has passed its turn.
+    gathering: Gathering,
     /// Whether there is a call that leaves when the task polls its reply for the first time. No later round of calls may leave before it.
     pub(super) unsent: bool,
     /// The replies of calls in flight, on their way to the task.
@@ -101,7 +102,7 @@ impl Core {
             asleep_until: Moment::NEVER,
             calling: false,
             sends_at_once: backend.sends_at_once(),
-            gathering: false,
+            gathering: Gathering::default(),
             unsent: false,
             replies: Vec::new(),
             sent: false,
@@ -220,7 +221,9 @@ impl Core {
         let mut deferred = Put::new();
         deferred.extend(state.queues.take_deferred());
         let mut due = false;
-        if state.sends_at_once && !state.gathering && state.queues.can_send() {
+        let waiting = state.queues.waiting();
+        state.gathering.look(waiting);
+        if state.sends_at_once && !state.gathering.holds() && state.queues.can_send() {
             (state, due) = self.transmit(state, &mut deferred, None);
         }
         // The task sleeps until `asleep_until`, which it wrote under this lock in `step`. So a change either comes before that step and
@@ -338,15 +341,20 @@ impl Core {
         !state.unsent && !state.calling && state.can_transmit()
     }
 
-    /// Handles answers, on behalf of the task. If tasks are `gathering` requests, these wait for its next step.
+    /// Handles answers, on behalf of the task. If requests are `gathering`, they wait for one another from now on; see [`Gathering`].
     pub(super) fn handle_answers(&self, answers: &mut Vec<(CallId, Result<Answer, BackendError>)>, gathering: bool) {
         // Read after the answers have come; see `transmit`.
         let (now, epoch) = (self.clock.now(), self.backend.epoch());
         self.with(|state| {
+            let outcomes =
+                answers.iter().flat_map(|(_, result)| result).map(|answer| answer.outcomes.len()).sum::<usize>();
             for (call, result) in answers.drain(..) {
                 state.queues.handle_response(call, result, now, epoch);
             }
-            state.gathering |= gathering;
+            if gathering {
+                let queues = &state.queues;
+                state.gathering.begin(outcomes + queues.waiting(), queues.takes_two_calls());
+            }
             // The task is awake, and looks again soon.
             state.asleep_until = Moment::from_origin(Duration::ZERO);
         });
@@ -362,7 +370,12 @@ impl Core {
         let mut deferred = Put::new();
         let mut state = self.state();
         state.queues.calls_at_once = calls_at_once;
-        (state.sends_at_once, state.gathering) = (sends_at_once, gathering);
+        state.sends_at_once = sends_at_once;
+        if gathering {
+            state.gathering.go_on();
+        } else {
+            state.gathering.end();
+        }
         state.handle_timeout(now);
         deferred.extend(state.queues.take_deferred());
         let (mut state, _) = self.transmit(state, &mut deferred, Some((now, epoch)));
@@ -399,7 +412,8 @@ impl Core {
         state.asleep_until = Moment::NEVER;
         state.runtime_ended |= !begun && self.runtime.is_some();
         state.queues.restart(now);
-        (state.gathering, state.unsent) = (false, false);
+        state.gathering.end();
+        state.unsent = false;
         state.ended += 1;
         let replies = std::mem::take(&mut state.replies);
         let deferred = state.queues.take_deferred();
@@ -436,14 +450,15 @@ impl State {
 
     /// Whether there is something to send.
     fn can_transmit(&self) -> bool {
-        self.queues.can_renew() || (!self.gathering && self.queues.can_send())
+        self.queues.can_renew() || (!self.gathering.holds() && self.queues.can_send())
     }
 
     /// Takes what is to be sent now.
     fn poll_calls(&mut self, now: Moment, epoch: u64) -> Transmits {
         // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
         let mut calls = self.queues.poll_renewals(now);
-        if !self.gathering {
+        if !self.gathering.holds() {
+            self.gathering.left(self.queues.waiting());
             calls.extend(self.queues.poll_transmit(now, epoch));
         }
         calls
@@ -476,7 +491,7 @@ impl State {
             until = until.min(now + LONGEST_SLEEP);
         }
         // While requests gather, the task is about to look again.
-        self.asleep_until = if self.gathering { now } else { until };
+        self.asleep_until = if self.gathering.is_on() { now } else { until };
         core.pulse.rest(until.max(now));
         let finished = self.closed && settled && self.queues.is_done() && !core.is_kept_alive();
         Step { now, lists, messages, until, finished }

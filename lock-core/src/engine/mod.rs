@@ -9,6 +9,7 @@ pub(crate) mod deferred;
 #[cfg(test)]
 #[path = "tests/fixture.rs"]
 pub(crate) mod fixture;
+mod gathering;
 pub(crate) mod hold;
 mod late;
 pub(crate) mod limits;

@@ -121,27 +121,68 @@ async fn run(mut running: Running, turn: Turn) {
 /// The task's own part of the work: the state has the rest.
 struct Work {
     core: Arc<Core>,
-    told: backend::Calls,
     notices: mpsc::UnboundedReceiver<Notice>,
-    driver: Driver,
-    /// Whether only sockets and timers wake it.
-    is_driven: bool,
-    calls: FuturesUnordered<InFlight>,
+    exchange: Exchange,
     lists: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Replies on their way to `calls`.
-    replies: Vec<(CallId, Reply<Answer>)>,
-    /// Answers that have come, and are not handled yet.
-    answered: Vec<(CallId, Result<Answer, BackendError>)>,
-    /// The same of a notice.
+    /// A notice that has come, and is not handled yet.
     notice: Option<Notice>,
     /// Whether other tasks are about to make requests, which can share the next call.
     gathers: bool,
-    /// Whether they have had their turn.
-    passed: bool,
     turn: Turn,
     timer: Timer,
     answers: usize,
     steps: usize,
+}
+
+/// What is polled to write requests and to read answers.
+struct Exchange {
+    core: Arc<Core>,
+    told: backend::Calls,
+    driver: Driver,
+    /// Whether only sockets and timers wake it.
+    is_driven: bool,
+    turn: Turn,
+    calls: FuturesUnordered<InFlight>,
+    /// Replies on their way to `calls`.
+    replies: Vec<(CallId, Reply<Answer>)>,
+    /// Answers that have come, and are not handled yet.
+    answered: Vec<(CallId, Result<Answer, BackendError>)>,
+}
+
+impl Exchange {
+    /// Ready with answers, or with whether something waits that can leave now.
+    ///
+    /// The driver is polled before the calls: it reads what has arrived, and then the calls compare the clock with their limits. In the
+    /// other order, a runtime that was starved for longer than a limit would report a time-out for answers that were already in the socket.
+    /// The second poll writes what the calls have just queued; without it they would leave with the next wake-up.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        // With other calls in flight there is work for another thread, too, which the task moves to; see `free_slot`.
+        let is_alone = self.is_driven && self.calls.is_empty();
+        self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
+        self.core.take_replies(&mut self.replies);
+        let sends = self.replies.iter().any(|(_, reply)| reply.is_unsent());
+        for (call, reply) in self.replies.drain(..) {
+            let is_unsent = reply.is_unsent();
+            let mut in_flight = InFlight { call, reply };
+            // It leaves now, before anything that other threads send, however many answers there are.
+            let polled = if is_unsent { Pin::new(&mut in_flight).poll(cx) } else { Poll::Pending };
+            match polled {
+                Poll::Ready(answer) => self.answered.push(answer),
+                Poll::Pending => self.calls.push(in_flight),
+            }
+        }
+        // A step that found one of these unsent has sent nothing: the next one sends what was due.
+        let waits = sends && self.core.note_sent();
+        while self.answered.len() < ANSWERS
+            && let Poll::Ready(Some(answer)) = self.calls.poll_next_unpin(cx)
+        {
+            self.answered.push(answer);
+        }
+        if sends {
+            self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
+        }
+        if self.answered.is_empty() && !waits { Poll::Pending } else { Poll::Ready(waits) }
+    }
 }
 
 impl Work {
@@ -151,19 +192,23 @@ impl Work {
         state.queues.trusts = trusts;
         let (told, notices) = backend::Calls::new(Arc::clone(state.queues.channel()));
         drop(state);
-        Self {
+        let exchange = Exchange {
             driver: driver(&core, told.clone()),
             is_driven: caught(|| core.backend.is_driven()).unwrap_or(false),
-            core,
+            core: Arc::clone(&core),
             told,
-            notices,
+            turn: turn.clone(),
             calls: FuturesUnordered::new(),
-            lists: FuturesUnordered::new(),
             replies: Vec::new(),
             answered: Vec::new(),
+        };
+        Self {
+            core,
+            notices,
+            exchange,
+            lists: FuturesUnordered::new(),
             notice: None,
             gathers: false,
-            passed: false,
             turn,
             timer: Timer::default(),
             answers: 0,
@@ -171,17 +216,28 @@ impl Work {
         }
     }
 
+    /// Begins what the state has decided, except calls.
+    fn begin(&mut self, lists: Vec<List>, messages: Vec<Message>) {
+        self.lists.extend(lists.into_iter().map(|list| list_keys(&self.core, list)));
+        self.lists.extend(messages.into_iter().map(|message| publish(&self.core, message)));
+    }
+
     async fn go(&mut self) {
         loop {
             if self.notice.is_some() {
                 handle_notices(&self.core, &mut self.notice, &mut self.notices);
             }
-            if !self.answered.is_empty() {
-                let count: usize =
-                    self.answered.iter().flat_map(|(_, result)| result).map(|answer| answer.outcomes.len()).sum();
+            if !self.exchange.answered.is_empty() {
+                let count: usize = self
+                    .exchange
+                    .answered
+                    .iter()
+                    .flat_map(|(_, result)| result)
+                    .map(|answer| answer.outcomes.len())
+                    .sum();
                 self.gathers |= count > 1;
-                self.answers += self.answered.len();
-                self.core.handle_answers(&mut self.answered, self.gathers && !self.passed);
+                self.answers += self.exchange.answered.len();
+                self.core.handle_answers(&mut self.exchange.answered, self.gathers);
                 // Calls to a server that is known to be down are answered at once, and each answer may cause the next call. Without
                 // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
                 // have arrived would wait behind the answers until they are too old to be trusted.
@@ -194,65 +250,32 @@ impl Work {
             // The tasks that an answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
             // They have their turn first, once, since otherwise the first of them would have a call of its own and the others would
             // wait for room. Renewals leave at once, and answers that have come are handled before.
-            let gathering = mem::take(&mut self.gathers) & !mem::take(&mut self.passed);
-            let Step { now, lists: asked, messages, until, finished } = self.core.step(gathering);
+            if mem::take(&mut self.gathers) {
+                let step = self.core.step(true);
+                self.begin(step.lists, step.messages);
+                if self.core.state().unsent {
+                    let _ = poll_fn(|cx| Poll::Ready(self.exchange.poll(cx))).await;
+                }
+                self.turn.pass().await;
+            }
+            let Step { now, lists: asked, messages, until, finished } = self.core.step(false);
             self.steps += 1;
-            self.lists.extend(asked.into_iter().map(|list| list_keys(&self.core, list)));
-            self.lists.extend(messages.into_iter().map(|message| publish(&self.core, message)));
+            self.begin(asked, messages);
             if finished && self.lists.is_empty() && self.core.state().queues.waits_for_nothing() {
                 return;
             }
-            // The driver is polled before the calls: it reads what has arrived, and then the calls compare
-            // the clock with their limits. In the other order, a runtime that was starved for longer than a limit would report a
-            // time-out for answers that were already in the socket. The second poll writes what the calls have just queued; without it
-            // they would leave with the next wake-up.
-            let exchange = poll_fn(|cx| {
-                // With other calls in flight there is work for another thread, too, which the task moves to; see `free_slot`.
-                let is_alone = self.is_driven && self.calls.is_empty();
-                self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
-                self.core.take_replies(&mut self.replies);
-                let sends = self.replies.iter().any(|(_, reply)| reply.is_unsent());
-                for (call, reply) in self.replies.drain(..) {
-                    let is_unsent = reply.is_unsent();
-                    let mut in_flight = InFlight { call, reply };
-                    // It leaves now, before anything that other threads send, however many answers there are.
-                    let polled = if is_unsent { Pin::new(&mut in_flight).poll(cx) } else { Poll::Pending };
-                    match polled {
-                        Poll::Ready(answer) => self.answered.push(answer),
-                        Poll::Pending => self.calls.push(in_flight),
-                    }
-                }
-                // A step that found one of these unsent has sent nothing: the next one sends what was due.
-                let waits = sends && self.core.note_sent();
-                while self.answered.len() < ANSWERS
-                    && let Poll::Ready(Some(answer)) = self.calls.poll_next_unpin(cx)
-                {
-                    self.answered.push(answer);
-                }
-                if sends {
-                    self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
-                }
-                if self.answered.is_empty() && !waits { Poll::Pending } else { Poll::Ready(waits) }
-            });
             tokio::select! {
                 biased;
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
                 Some(()) = self.lists.next() => {}
-                waits = exchange => self.gathers = gathering || waits && !self.calls.is_empty(),
+                waits = poll_fn(|cx| self.exchange.poll(cx)) => self.gathers = waits && !self.exchange.calls.is_empty(),
                 Some(arrived) = self.notices.recv() => self.notice = Some(arrived),
                 // A request that comes alone leaves at once.
-                () = self.core.wake.notified() => self.gathers = gathering || !self.calls.is_empty(),
-                () = self.timer.until(&self.core, until, now), if !gathering => {}
-                () = pass(&self.turn, &mut self.passed), if gathering => {}
+                () = self.core.wake.notified() => self.gathers = !self.exchange.calls.is_empty(),
+                () = self.timer.until(&self.core, until, now) => {}
             }
         }
     }
-}
-
-/// Lets other tasks have their turn, and records it: whatever happens next, requests are sent then.
-async fn pass(turn: &Turn, passed: &mut bool) {
-    *passed = true;
-    turn.pass().await;
 }
 
 /// Handles notices that have arrived, under one lock: one at a time, with a turn of the loop for each, they could arrive faster than

@@ -62,6 +62,16 @@ impl Queues {
         }
     }
 
+    /// How many requests wait to be sent.
+    pub(crate) fn waiting(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Whether no call that requests share is in flight, and there is room for two.
+    pub(crate) fn takes_two_calls(&self) -> bool {
+        self.counted.sending == 0 && self.calls_at_once > 1
+    }
+
     /// Whether renewals are due, and can leave now.
     pub(crate) fn can_renew(&self) -> bool {
         let at_once = self.calls_at_once.max(schedule::CALLS);

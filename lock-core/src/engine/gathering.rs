@@ -1,0 +1,186 @@
+//! Which requests share a call: those of tasks that have been woken together.
+//!
+//! An answer wakes many tasks, and each is about to make its next request. The requests wait for one another, because each write costs more
+//! than what is in it, until all are there or each task has had its turn. The backend has nothing to do meanwhile, and afterwards the tasks
+//! have nothing to do. So if there are many, and no other call is in flight, the first half leaves by itself: the backend executes it while
+//! the tasks make the other half, and from then on each half is on its way while the other is here.
+
+/// How many requests gather at least for half of them to be worth a call.
+const MANY: usize = 16;
+
+/// The requests that gather.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    /// Whether requests wait for others.
+    is_on: bool,
+    /// How many are about to be made. Others may come instead, or none.
+    expected: usize,
+    /// How many leave without the rest.
+    enough: usize,
+    /// Whether those that are there leave now.
+    leaves: bool,
+}
+
+impl Gathering {
+    /// Begins: so many requests are `expected`, those that wait already among them. `takes_two` says whether the backend is idle, and takes
+    /// two calls.
+    pub(super) fn begin(&mut self, expected: usize, takes_two: bool) {
+        let enough = if takes_two && expected >= MANY { expected.div_ceil(2) } else { expected };
+        *self = Self { is_on: true, expected, enough, leaves: false };
+    }
+
+    /// Begins, or goes on, until the [end](Self::end).
+    pub(super) fn go_on(&mut self) {
+        self.is_on = true;
+    }
+
+    /// Ends: nothing waits.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Whether requests are held back.
+    pub(super) fn holds(&self) -> bool {
+        self.is_on && !self.leaves
+    }
+
+    /// Looks at how many are `waiting`, and lets them leave if they are enough.
+    pub(super) fn look(&mut self, waiting: usize) {
+        self.leaves |= self.expected > 0 && waiting >= self.enough;
+    }
+
+    /// Records that those have left that were `waiting`. The rest goes on to gather.
+    pub(super) fn left(&mut self, waiting: usize) {
+        self.expected = self.expected.saturating_sub(waiting);
+        (self.enough, self.leaves) = (self.expected, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use smallvec::SmallVec;
+    use tokio::{sync::Notify, task::JoinSet, time::Duration};
+
+    use super::*;
+    use crate::{
+        LockManager,
+        backend::{Answer, Backend, Batch, MemoryBackend, Reply},
+        key::LockKey,
+    };
+
+    /// A store that has each call when it returns, and whose answers are held back until it lets go.
+    #[derive(Clone, Debug, Default)]
+    struct Held {
+        store: MemoryBackend,
+        /// How many operations each call had.
+        calls: Arc<Mutex<Vec<usize>>>,
+        lets_go: Arc<Notify>,
+    }
+
+    impl Backend for Held {
+        fn call(&self, batch: Batch) -> Reply<Answer> {
+            self.calls.lock().expect("no panic").push(batch.len());
+            let (answer, lets_go) = (self.store.call(batch), Arc::clone(&self.lets_go));
+            let answer = async move {
+                lets_go.notified().await;
+                answer.await
+            };
+            Reply::put(Box::pin(answer), Some(SmallVec::new()))
+        }
+
+        fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+            self.store.list(prefix)
+        }
+
+        fn sends_at_once(&self) -> bool {
+            true
+        }
+    }
+
+    /// How many operations the calls have in which `tasks` that one call has woken acquire and release again.
+    async fn calls_of(tasks: usize) -> Vec<usize> {
+        let backend = Held::default();
+        let manager = LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+        let asked = || backend.calls.lock().expect("no panic").len();
+        let first = tokio::spawn(manager.lock("first").acquire());
+        let second = tokio::spawn(manager.lock("second").acquire());
+        tokio::time::sleep(SOON).await;
+        // As many calls are in flight as may be: the others wait, and share one when they are over.
+        let mut woken = JoinSet::new();
+        for number in 0..tasks {
+            let acquire = manager.lock(format!("k:{number}")).acquire();
+            woken.spawn(async move { acquire.await.expect("free").release().await.expect("held") });
+        }
+        tokio::time::sleep(SOON).await;
+        assert_eq!(asked(), 2);
+        backend.lets_go.notify_waiters();
+        let guards = [first.await, second.await].map(|guard| guard.expect("no panic").expect("free"));
+        tokio::time::sleep(SOON).await;
+        backend.lets_go.notify_waiters();
+        tokio::time::sleep(SOON).await;
+        let calls = backend.calls.lock().expect("no panic")[2..].to_vec();
+        backend.lets_go.notify_waiters();
+        woken.join_all().await;
+        guards.into_iter().for_each(std::mem::forget);
+        calls
+    }
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_requests_of_few_tasks_share_a_call_and_those_of_many_share_two() {
+        assert_eq!(calls_of(15).await, [15, 15]);
+        assert_eq!(calls_of(17).await, [17, 9, 8]);
+    }
+
+    fn begun(expected: usize, takes_two: bool) -> Gathering {
+        let mut gathering = Gathering::default();
+        gathering.begin(expected, takes_two);
+        gathering
+    }
+
+    /// Whether so many leave.
+    fn leave(gathering: &mut Gathering, waiting: usize) -> bool {
+        gathering.look(waiting);
+        let leaves = !gathering.holds();
+        if leaves {
+            gathering.left(waiting);
+        }
+        leaves
+    }
+
+    #[test]
+    fn few_leave_when_all_are_there() {
+        let mut gathering = begun(3, true);
+        assert_eq!([1, 2, 3].map(|waiting| leave(&mut gathering, waiting)), [false, false, true]);
+        assert!(!leave(&mut gathering, 9), "what comes behind them waits for the end");
+    }
+
+    #[test]
+    fn half_of_many_leave_when_they_are_there_and_then_the_rest() {
+        let mut gathering = begun(17, true);
+        assert_eq!([8, 9, 7, 8].map(|waiting| leave(&mut gathering, waiting)), [false, true, false, true]);
+    }
+
+    #[test]
+    fn all_leave_together_if_the_backend_is_busy() {
+        let mut gathering = begun(40, false);
+        assert_eq!([39, 40].map(|waiting| leave(&mut gathering, waiting)), [false, true]);
+    }
+
+    #[test]
+    fn requests_that_nobody_foresaw_wait_for_the_end() {
+        let mut gathering = Gathering::default();
+        assert!(!gathering.holds());
+        gathering.go_on();
+        assert!(!leave(&mut gathering, 100));
+        gathering.end();
+        assert!(!gathering.holds());
+    }
+}
