@@ -13,7 +13,7 @@ const MANY: usize = 16;
 pub(super) struct Gathering {
     /// Whether requests wait for others.
     is_on: bool,
-    /// How many are about to be made. Others may come instead, or none.
+    /// How many wait or are about to be made. Others may come instead, or none.
     expected: usize,
     /// How many leave without the rest.
     enough: usize,
@@ -22,14 +22,15 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    /// Begins: so many requests are `expected`, those that wait already among them. `takes_two` says whether the backend is idle, and takes
-    /// two calls.
-    pub(super) fn begin(&mut self, expected: usize, takes_two: bool) {
+    /// Expects the requests of so many `woken` tasks, beside those that are `waiting`. `takes_two` says whether the backend is idle, and
+    /// takes two calls.
+    pub(super) fn expect(&mut self, woken: usize, waiting: usize, takes_two: bool) {
+        let expected = woken + if self.is_on { self.expected.max(waiting) } else { waiting };
         let enough = if takes_two && expected >= MANY { expected.div_ceil(2) } else { expected };
         *self = Self { is_on: true, expected, enough, leaves: false };
     }
 
-    /// Begins, or goes on, until the [end](Self::end).
+    /// Holds requests back until the [end](Self::end).
     pub(super) fn go_on(&mut self) {
         self.is_on = true;
     }
@@ -141,7 +142,7 @@ mod tests {
 
     fn begun(expected: usize, takes_two: bool) -> Gathering {
         let mut gathering = Gathering::default();
-        gathering.begin(expected, takes_two);
+        gathering.expect(expected, 0, takes_two);
         gathering
     }
 
@@ -172,6 +173,14 @@ mod tests {
     fn all_leave_together_if_the_backend_is_busy() {
         let mut gathering = begun(40, false);
         assert_eq!([39, 40].map(|waiting| leave(&mut gathering, waiting)), [false, true]);
+    }
+
+    #[test]
+    fn those_who_wait_and_those_whom_a_later_answer_wakes_are_expected_too() {
+        let mut gathering = Gathering::default();
+        gathering.expect(2, 3, true);
+        gathering.expect(4, 3, true);
+        assert_eq!([8, 9].map(|waiting| leave(&mut gathering, waiting)), [false, true]);
     }
 
     #[test]

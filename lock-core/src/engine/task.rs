@@ -222,6 +222,14 @@ impl Work {
         self.lists.extend(messages.into_iter().map(|message| publish(&self.core, message)));
     }
 
+    /// Whether something has come that is handled before other tasks have their turn.
+    fn has_come(&mut self, cx: &mut Context<'_>) -> bool {
+        while let Poll::Ready(Some(())) = self.lists.poll_next_unpin(cx) {}
+        let exchanged = self.exchange.poll(cx).is_ready();
+        self.notice = self.notices.try_recv().ok();
+        exchanged || self.notice.is_some()
+    }
+
     async fn go(&mut self) {
         loop {
             if self.notice.is_some() {
@@ -249,14 +257,15 @@ impl Work {
             }
             // The tasks that an answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
             // They have their turn first, once, since otherwise the first of them would have a call of its own and the others would
-            // wait for room. Renewals leave at once, and answers that have come are handled before.
-            if mem::take(&mut self.gathers) {
+            // wait for room. Renewals leave at once, and what has come is handled before.
+            if self.gathers {
                 let step = self.core.step(true);
                 self.begin(step.lists, step.messages);
-                if self.core.state().unsent {
-                    let _ = poll_fn(|cx| Poll::Ready(self.exchange.poll(cx))).await;
+                if poll_fn(|cx| Poll::Ready(self.has_come(cx))).await {
+                    continue;
                 }
                 self.turn.pass().await;
+                self.gathers = false;
             }
             let Step { now, lists: asked, messages, until, finished } = self.core.step(false);
             self.steps += 1;

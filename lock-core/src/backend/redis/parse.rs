@@ -10,8 +10,7 @@ pub(super) fn value(input: &[u8], at: &mut usize, depth: usize) -> RedisResult<O
     let begin = *at;
     let Some((kind, line)) = line(input, at)? else { return Ok(None) };
     Ok(Some(match kind {
-        // Each command of a transaction is answered so; as a text it would be an allocation.
-        b'+' if line == b"OK" || line == b"QUEUED" => Value::Okay,
+        b'+' if line == b"OK" => Value::Okay,
         b'+' => Value::SimpleString(text(line)?.to_owned()),
         b':' => Value::Int(number(line)?),
         b'$' => match usize::try_from(number(line)?) {
