@@ -104,8 +104,9 @@ mod tests {
         }
     }
 
-    /// How many operations the calls have in which `tasks` that one call has woken acquire and release again.
-    async fn calls_of(tasks: usize) -> Vec<usize> {
+    /// How many operations the calls have in which `tasks` that one call has woken acquire and release again. Beside them, a task makes two
+    /// requests after so many `turns`.
+    async fn calls_of(tasks: usize, turns: Option<usize>) -> Vec<usize> {
         let backend = Held::default();
         let manager = LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
         let asked = || backend.calls.lock().expect("no panic").len();
@@ -123,21 +124,58 @@ mod tests {
         backend.lets_go.notify_waiters();
         let guards = [first.await, second.await].map(|guard| guard.expect("no panic").expect("free"));
         tokio::time::sleep(SOON).await;
+        assert_eq!(asked(), 3);
         backend.lets_go.notify_waiters();
+        if let Some(turns) = turns {
+            let beside = [manager.lock("third").acquire(), manager.lock("fourth").acquire()];
+            woken.spawn(async move {
+                for _ in 0..turns {
+                    turn().await;
+                }
+                drop(futures_util::future::join_all(beside).await);
+            });
+        }
         tokio::time::sleep(SOON).await;
+        while !woken.is_empty() {
+            backend.lets_go.notify_waiters();
+            tokio::time::sleep(SOON).await;
+            while let Some(done) = woken.try_join_next() {
+                done.expect("no panic");
+            }
+        }
         let calls = backend.calls.lock().expect("no panic")[2..].to_vec();
-        backend.lets_go.notify_waiters();
-        woken.join_all().await;
         guards.into_iter().for_each(std::mem::forget);
         calls
+    }
+
+    /// Goes to the end of the queue of tasks. (`yield_now` waits until the queue is empty.)
+    async fn turn() {
+        let mut passed = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut passed, true) {
+                return std::task::Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            std::task::Poll::Pending
+        })
+        .await;
     }
 
     const SOON: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
     async fn the_next_requests_of_few_tasks_share_a_call_and_those_of_many_share_two() {
-        assert_eq!(calls_of(15).await, [15, 15]);
-        assert_eq!(calls_of(17).await, [17, 9, 8]);
+        assert_eq!(calls_of(15, None).await, [15, 15]);
+        assert_eq!(calls_of(17, None).await, [17, 9, 8]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gathering_leaves_no_wake_up_behind() {
+        assert_eq!(calls_of(15, Some(0)).await, [15, 15, 2, 2], "before the end of the turn");
+        for turns in 1..8 {
+            let calls = calls_of(15, Some(turns)).await;
+            assert_eq!(calls[..3], [15, 15, 1], "each leaves at once");
+        }
     }
 
     fn begun(expected: usize, takes_two: bool) -> Gathering {
