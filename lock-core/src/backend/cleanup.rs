@@ -140,7 +140,7 @@ impl CleanUp {
         self.waiting.insert((now, entry));
     }
 
-    /// Adds a token whose first release is sent now; it must be answered by [`tried`](Self::tried).
+    /// Adds a token whose first release is sent now; it must be answered by [`tried_beside`](Self::tried_beside).
     pub(crate) fn begin(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) -> Try {
         let release = pending.release(doubt, now);
         Try { entry: self.entries.insert(Entry { pending, doubt, tries: 0 }), release }
@@ -178,7 +178,7 @@ impl CleanUp {
         self.waiting.first().map(|(at, _)| *at)
     }
 
-    /// Takes at most `most` tries that are due; each must be answered by [`tried`](Self::tried).
+    /// Takes at most `most` tries that are due; each must be answered by [`tried_beside`](Self::tried_beside).
     pub(crate) fn due(&mut self, now: Moment, most: usize) -> Vec<Try> {
         let mut due = Vec::new();
         while due.len() < most
@@ -210,8 +210,8 @@ impl CleanUp {
         }
     }
 
-    /// Takes the result of a try, as [`tried`](Self::tried) does. `is_asked` says whether a request with the token is in flight, which
-    /// the backend may send again over the next connection.
+    /// Notes the answer to a try, with the epoch in which it was `answered`, or that there is none. `is_asked` says whether a request with
+    /// the token is in flight, which the backend may send again over the next connection.
     pub(crate) fn tried_beside(
         &mut self,
         entry: usize,

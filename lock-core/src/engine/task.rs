@@ -128,6 +128,8 @@ struct Work {
     notice: Option<Notice>,
     /// Whether other tasks are about to make requests, which can share the next call.
     gathers: bool,
+    /// Whether they have had their turn.
+    passed: bool,
     turn: Turn,
     timer: Timer,
     answers: usize,
@@ -209,6 +211,7 @@ impl Work {
             lists: FuturesUnordered::new(),
             notice: None,
             gathers: false,
+            passed: false,
             turn,
             timer: Timer::default(),
             answers: 0,
@@ -226,7 +229,11 @@ impl Work {
     fn has_come(&mut self, cx: &mut Context<'_>) -> bool {
         while let Poll::Ready(Some(())) = self.lists.poll_next_unpin(cx) {}
         let exchanged = self.exchange.poll(cx).is_ready();
-        self.notice = self.notices.try_recv().ok();
+        // It has a budget, as the polls of the runtime do: notices that never end must not keep the thread.
+        self.notice = match self.notices.poll_recv(cx) {
+            Poll::Ready(notice) => notice,
+            Poll::Pending => None,
+        };
         exchanged || self.notice.is_some()
     }
 
@@ -243,7 +250,7 @@ impl Work {
                     .flat_map(|(_, result)| result)
                     .map(|answer| answer.outcomes.len())
                     .sum();
-                self.gathers |= count > 1;
+                self.gathers |= count > 1 && !self.passed;
                 self.answers += self.exchange.answered.len();
                 self.core.handle_answers(&mut self.exchange.answered, self.gathers);
                 // Calls to a server that is known to be down are answered at once, and each answer may cause the next call. Without
@@ -260,13 +267,21 @@ impl Work {
             // wait for room. Renewals leave at once, and what has come is handled before.
             if self.gathers {
                 let step = self.core.step(true);
+                self.steps += 1;
                 self.begin(step.lists, step.messages);
                 if poll_fn(|cx| Poll::Ready(self.has_come(cx))).await {
                     continue;
                 }
                 self.turn.pass().await;
-                self.gathers = false;
+                (self.gathers, self.passed) = (false, true);
+                // What was left of the wake-ups would gather once more.
+                let _ = self.core.wake.notified().now_or_never();
+                // Answers that have come meanwhile count, whatever the limits are by now: see `Exchange::poll`.
+                if poll_fn(|cx| Poll::Ready(self.has_come(cx))).await {
+                    continue;
+                }
             }
+            self.passed = false;
             let Step { now, lists: asked, messages, until, finished } = self.core.step(false);
             self.steps += 1;
             self.begin(asked, messages);
