@@ -56,7 +56,7 @@ pub(crate) async fn client(run: &Run, url: &str, name: &str) -> Recorded {
     Recorded::new(&manager(url, name).await, &run.recorder(name), "")
 }
 
-/// What a manager sees of a key whose holder answers. One look leaves out who does not answer at once, as on a busy machine.
+/// Looks at a key until its holder is described. A single look leaves out holders that do not answer within 250 ms.
 pub(crate) async fn described(looks: &LockManager, key: &str) -> KeyInfo {
     eventually_some(SOON, format!("{key} has a holder that answers"), async || {
         let info = looks.inspect(key).await.expect("answers");

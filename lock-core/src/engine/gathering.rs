@@ -63,7 +63,13 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::{
+        sync::{
+            Arc, Mutex,
+            atomic::{AtomicBool, Ordering},
+        },
+        task::Poll,
+    };
 
     use smallvec::SmallVec;
     use tokio::{sync::Notify, task::JoinSet, time::Duration};
@@ -72,6 +78,7 @@ mod tests {
     use crate::{
         LockManager,
         backend::{Answer, Backend, Batch, MemoryBackend, Reply},
+        clock::{Clock, Moment, Sleep, TokioClock},
         key::LockKey,
     };
 
@@ -82,14 +89,19 @@ mod tests {
         /// How many operations each call had.
         calls: Arc<Mutex<Vec<usize>>>,
         lets_go: Arc<Notify>,
+        /// Whether answers are held back no longer.
+        is_open: Arc<AtomicBool>,
     }
 
     impl Backend for Held {
         fn call(&self, batch: Batch) -> Reply<Answer> {
             self.calls.lock().expect("no panic").push(batch.len());
-            let (answer, lets_go) = (self.store.call(batch), Arc::clone(&self.lets_go));
+            let (answer, lets_go, is_open) =
+                (self.store.call(batch), Arc::clone(&self.lets_go), Arc::clone(&self.is_open));
             let answer = async move {
-                lets_go.notified().await;
+                if !is_open.load(Ordering::SeqCst) {
+                    lets_go.notified().await;
+                }
                 answer.await
             };
             Reply::put(Box::pin(answer), Some(SmallVec::new()))
@@ -101,6 +113,29 @@ mod tests {
 
         fn sends_at_once(&self) -> bool {
             true
+        }
+
+        fn time_limit(&self) -> Duration {
+            LIMIT
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// A clock that goes on while a task blocks the thread.
+    #[derive(Debug, Default)]
+    struct Blocked {
+        clock: TokioClock,
+        is_over: AtomicBool,
+    }
+
+    impl Clock for Blocked {
+        fn now(&self) -> Moment {
+            self.clock.now() + if self.is_over.load(Ordering::SeqCst) { 2 * LIMIT } else { Duration::ZERO }
+        }
+
+        fn sleep(&self, duration: Duration) -> Sleep {
+            self.clock.sleep(duration)
         }
     }
 
@@ -176,6 +211,39 @@ mod tests {
             let calls = calls_of(15, Some(turns)).await;
             assert_eq!(calls[..3], [15, 15, 1], "each leaves at once");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_come_while_a_task_blocks_the_turn_count_though_their_limit_has_passed() {
+        let (backend, clock) = (Held::default(), Arc::new(Blocked::default()));
+        let manager = LockManager::builder().backend(backend.clone()).clock(clock.clone());
+        let manager = manager.build().expect("a sound backend");
+        let mut woken = JoinSet::new();
+        // The first two have calls of their own, and the others are woken by one answer.
+        for number in 0..20 {
+            let acquire = manager.lock(format!("k:{number}")).ttl(100 * LIMIT).acquire();
+            let (backend, clock) = (backend.clone(), Arc::clone(&clock));
+            woken.spawn(async move {
+                let mut release = Box::pin(acquire.await.expect("free").release());
+                let mut released = futures_util::poll!(&mut release);
+                if number == 11 {
+                    assert_eq!(backend.calls.lock().expect("no panic").last(), Some(&10), "a half has left");
+                    // It is answered while this blocks the thread.
+                    backend.is_open.store(true, Ordering::SeqCst);
+                    clock.is_over.store(true, Ordering::SeqCst);
+                }
+                if released.is_pending() {
+                    released = Poll::Ready(release.await);
+                }
+                assert!(matches!(released, Poll::Ready(Ok(()))), "{released:?}");
+            });
+        }
+        for _ in 0..2 {
+            tokio::time::sleep(SOON).await;
+            backend.lets_go.notify_waiters();
+        }
+        woken.join_all().await;
+        assert!(backend.is_open.load(Ordering::SeqCst));
     }
 
     fn begun(expected: usize, takes_two: bool) -> Gathering {

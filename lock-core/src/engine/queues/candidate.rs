@@ -326,7 +326,7 @@ mod tests {
         let mut alone = self::candidate();
         alone.sending(ttl.end(at(0)), 1);
         alone.answered(at(0), 2, false);
-        assert_eq!(alone.doubt.unanswered_since, None, "there is no other");
+        assert_eq!(alone.doubt.unanswered_since, None, "no other request was sent");
     }
 
     #[test]
