@@ -490,8 +490,8 @@ impl State {
             // timer still waits; a bounded sleep notices that within a quarter of a second.
             until = until.min(now + LONGEST_SLEEP);
         }
-        // While requests gather, the task looks again without being woken. A wake-up would be left over, and gather once more.
-        self.asleep_until = if self.gathering.is_on() { Moment::from_origin(Duration::ZERO) } else { until };
+        // While requests gather, the task is about to look again.
+        self.asleep_until = if self.gathering.is_on() { now } else { until };
         core.pulse.rest(until.max(now));
         let finished = self.closed && settled && self.queues.is_done() && !core.is_kept_alive();
         Step { now, lists, messages, until, finished }
