@@ -64,6 +64,7 @@ impl Gathering {
 #[cfg(test)]
 mod tests {
     use std::{
+        pin::Pin,
         sync::{
             Arc, Mutex,
             atomic::{AtomicBool, Ordering},
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
     use crate::{
         LockManager,
-        backend::{Answer, Backend, Batch, MemoryBackend, Reply},
+        backend::{Answer, Backend, Batch, Calls, MemoryBackend, Operation, Reply},
         clock::{Clock, Moment, Sleep, TokioClock},
         key::LockKey,
     };
@@ -91,13 +92,29 @@ mod tests {
         lets_go: Arc<Notify>,
         /// Whether answers are held back no longer.
         is_open: Arc<AtomicBool>,
+        /// Holds back the answer for the key [`LATE`].
+        lets_late_go: Arc<Notify>,
+        /// The keys that were renewed.
+        renewed: Arc<Mutex<Vec<String>>>,
+        notices: Arc<Mutex<Option<Calls>>>,
     }
 
     impl Backend for Held {
         fn call(&self, batch: Batch) -> Reply<Answer> {
             self.calls.lock().expect("no panic").push(batch.len());
-            let (answer, lets_go, is_open) =
-                (self.store.call(batch), Arc::clone(&self.lets_go), Arc::clone(&self.is_open));
+            let mut lets_go = Arc::clone(&self.lets_go);
+            for operation in batch.iter() {
+                match operation {
+                    Operation::Renew(renew) => {
+                        self.renewed.lock().expect("no panic").push(renew.key.as_str().to_owned())
+                    }
+                    Operation::Acquire(acquire) if acquire.key.as_str() == LATE => {
+                        lets_go = Arc::clone(&self.lets_late_go);
+                    }
+                    _ => {}
+                }
+            }
+            let (answer, is_open) = (self.store.call(batch), Arc::clone(&self.is_open));
             let answer = async move {
                 if !is_open.load(Ordering::SeqCst) {
                     lets_go.notified().await;
@@ -115,11 +132,18 @@ mod tests {
             true
         }
 
+        fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            *self.notices.lock().expect("no panic") = Some(calls);
+            Box::pin(std::future::pending())
+        }
+
         fn time_limit(&self) -> Duration {
             LIMIT
         }
     }
 
+    /// The key whose answer is held back for longer.
+    const LATE: &str = "late";
     const LIMIT: Duration = Duration::from_secs(1);
 
     /// A clock that goes on while a task blocks the thread.
@@ -244,6 +268,41 @@ mod tests {
         }
         woken.join_all().await;
         assert!(backend.is_open.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_renewed_over_a_connection_that_is_told_with_the_answer_that_grants_it() {
+        let backend = Held::default();
+        let manager = LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+        let lock = |key: &str| tokio::spawn(manager.lock(key.to_owned()).ttl(600 * LIMIT).acquire());
+        let first = [lock("first"), lock("second")];
+        tokio::time::sleep(SOON).await;
+        // These two share a call. In the turn that its answer gives them, one tells of a connection, and of the answer that grants the last
+        // lease.
+        let (third, tells) = (manager.lock("third").ttl(600 * LIMIT).acquire(), backend.clone());
+        let third = tokio::spawn(async move {
+            let guard = third.await;
+            tells.notices.lock().expect("no panic").as_ref().expect("it runs").connected();
+            tells.lets_late_go.notify_one();
+            guard
+        });
+        let fourth = lock("fourth");
+        tokio::time::sleep(SOON).await;
+        backend.lets_go.notify_waiters();
+        tokio::time::sleep(SOON).await;
+        let late = lock(LATE);
+        tokio::time::sleep(SOON).await;
+        assert_eq!(backend.calls.lock().expect("no panic")[..], [1, 1, 2, 1]);
+        backend.lets_go.notify_waiters();
+        let mut guards = Vec::new();
+        for guard in first.into_iter().chain([third, fourth, late]) {
+            guards.push(guard.await.expect("no panic").expect("free"));
+        }
+        backend.is_open.store(true, Ordering::SeqCst);
+        tokio::time::sleep(10 * LIMIT).await;
+        let renewed = backend.renewed.lock().expect("no panic").clone();
+        assert!(renewed.iter().any(|key| key == LATE), "{renewed:?}");
+        guards.into_iter().for_each(std::mem::forget);
     }
 
     fn begun(expected: usize, takes_two: bool) -> Gathering {

@@ -228,13 +228,16 @@ impl Work {
     /// Whether something has come that is handled before other tasks have their turn.
     fn has_come(&mut self, cx: &mut Context<'_>) -> bool {
         while let Poll::Ready(Some(())) = self.lists.poll_next_unpin(cx) {}
-        let exchanged = self.exchange.poll(cx).is_ready();
+        // Answers are handled before notices that come with them: a connection that is made has those leases renewed that are held by then.
+        if self.exchange.poll(cx).is_ready() {
+            return true;
+        }
         // It has a budget, as the polls of the runtime do: notices that never end must not keep the thread.
         self.notice = match self.notices.poll_recv(cx) {
             Poll::Ready(notice) => notice,
             Poll::Pending => None,
         };
-        exchanged || self.notice.is_some()
+        self.notice.is_some()
     }
 
     async fn go(&mut self) {
