@@ -274,7 +274,7 @@ mod tests {
     async fn a_lease_is_renewed_over_a_connection_that_is_told_with_the_answer_that_grants_it() {
         let backend = Held::default();
         let manager = LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
-        let lock = |key: &str| tokio::spawn(manager.lock(key.to_owned()).ttl(600 * LIMIT).acquire());
+        let lock = |key: &str| tokio::spawn(manager.lock(key).ttl(600 * LIMIT).acquire());
         let first = [lock("first"), lock("second")];
         tokio::time::sleep(SOON).await;
         // These two share a call. In the turn that its answer gives them, one tells of a connection, and of the answer that grants the last
