@@ -87,7 +87,10 @@ impl<B: Body> ResponseBody<B> {
             Inner::Service { body } if !body.is_end_stream() => {
                 Self { inner: Inner::Held { body, hold: Some(hold), on_loss, last: Last::NotYet } }
             }
-            inner => Self { inner },
+            inner => {
+                hold.release();
+                Self { inner }
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     protocol::Protocol,
     refusal::{OutOfTime, Refusal},
     shared::{Shared, shown},
-    until::{Until, UntilResponse},
+    until::{BodyLease, Until, UntilResponse},
 };
 
 pin_project! {
@@ -160,7 +160,11 @@ where
         Poll::Ready(match (outcome, hold) {
             (Ok(response), Some(hold)) => Ok(protocol.hold(protocol.done(response), hold)),
             (Ok(response), None) => Ok(protocol.done(response)),
-            (Err(error), _) => Err(protocol.fail(error)),
+            (Err(error), hold) => {
+                // Not dropped: with `at_least` the key stays busy, whatever was answered.
+                hold.into_iter().for_each(BodyLease::release);
+                Err(protocol.fail(error))
+            }
         })
     }
 }

@@ -75,6 +75,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for Held {
 /// use lock_tower::HeldAll;
 ///
 /// async fn transfer(HeldAll(leases): HeldAll) -> String {
+///     // Claim the row of each account with its token before it is read, as with the token of one key.
 ///     let tokens: Vec<_> = leases.iter().map(|lease| lease.fencing_token().to_string()).collect();
 ///     format!("moved under fencing tokens {}", tokens.join(" and "))
 /// }

@@ -76,7 +76,7 @@
 //! A `TimeoutLayer` stands outside, too, where it ends the wait of its client and not the handler. Inside, it drops the handler halfway, and its 408
 //! is not kept: the next request runs the handler again. A `LockLayer` inside refuses a request before the handler if the key is busy. If it
 //! loses its lease, its 500 is not kept, and the next request runs the handler again; [`OnLost::Ignore`](lock_core::OnLost) there keeps the
-//! answer. A handler that acquires locks acquires all of them before its first effect, and does not make a loss or a failed release after that
+//! answer. Outside, it stops protecting when its client hangs up, while the handler runs on. A handler that acquires locks acquires all of them before its first effect, and does not make a loss or a failed release after that
 //! its answer.
 //!
 //! # Which answers are kept
@@ -103,12 +103,12 @@
 //! | 413 | `INVALID_ARGUMENT` | `idempotency_request_too_large` | the request has more than 2 MiB |
 //! | 422 | `FAILED_PRECONDITION` | `idempotency_key_reused` | the key was used with another method, path, query or body: the same JSON with other spaces is another body |
 //! | 409, `Retry-After` | `ABORTED`, `RetryInfo` | `idempotency_in_progress` | the first request is still running after `wait` |
-//! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer was too large to be kept |
+//! | 409 | `FAILED_PRECONDITION` | `idempotency_answer_not_kept` | the first request was carried out, and its answer could not be kept: it was too large, or a stream |
 //! | 503, `Retry-After` | `UNAVAILABLE`, `RetryInfo` | `idempotency_unavailable` | the store does not answer, or not within [`store_timeout`](IdempotencyLayer::store_timeout); the handler has not run |
 //! | 500 | `UNKNOWN` | `idempotency_answer_not_stored` | the handler has run, the store has not taken the answer for five minutes, and a longer `max_hold` has kept the lease |
 //!
 //! What the lock refuses is answered as by a [`LockLayer`](crate::LockLayer): its table is that of [`Http`](crate::Http), and 503
-//! `lock_unavailable` comes before the handler. A principal that is empty, or an extension that no layer has set, is a mistake of the service: 500 `lock_misconfigured`. A missing header is 400.
+//! `lock_unavailable` comes before the handler. A principal that is empty, or has an empty part, or an extension that no layer has set, is a mistake of the service: 500 `lock_misconfigured`. A missing header is 400.
 //! All bodies are problem details (RFC 9457).
 //!
 //! A key is taken as it is sent. The draft of the IETF has it in quotes, Stripe has not; `"a"` and `a` are two keys.
@@ -128,7 +128,7 @@
 //!
 //! A handler that died before the commit has done nothing. One that died after it is found by the next request. One that lost its lease
 //! inserts no row. The layer answers with what is stored, so it does not matter what the handler returns then. `example-payments` does this
-//! with SQLite, and a test of `example-axum-shop` with PostgreSQL, in processes that are killed. This is for HTTP: [`Attempt::answer`] has no trailers, where gRPC has its status. An effect elsewhere (a payment provider) is given the key as the idempotency key of that call.
+//! with SQLite, and a test of `example-axum-shop` with PostgreSQL, in processes that are killed. This is for HTTP: [`Attempt::answer`] has no trailers, where gRPC has its status. An effect elsewhere (a payment provider) is given the key, or a hash of it (it is longer than some take, and names the principal), as the idempotency key of that call.
 //!
 //! # Attacks
 //!
@@ -139,11 +139,11 @@
 //! | 3 | an answer is stored after its lease was lost, while the next request runs | the answer that is stored first is told to all |
 //! | 4 | the key comes with another body while the first request runs | it waits, then 422 |
 //! | 5 | the answer is lost on its way to the client | the retry is given it |
-//! | 6 | the client hangs up | the handler runs to its end, and the retry is given its answer |
-//! | 7 | the answer is large, or a stream | its client is given it; duplicates are told that the request was carried out |
+//! | 6 | the client hangs up | the handler runs to its end, and the retry is given its answer; work that a body does after [`limit`](IdempotencyLayer::limit) or 5 s ends with its client |
+//! | 7 | the answer is large, or a stream | its client is given it, and what comes after 5 s or the limit is not under the lease; duplicates are told that the request was carried out, as is its client if the lease is lost meanwhile |
 //! | 8 | the upload stalls | it keeps no key, and ends after five minutes |
 //! | 9 | the answer has a `Set-Cookie` | it is not kept |
-//! | 10 | a client sends the key of another | it is another key: the [`Principal`] is required by type, and may not be empty |
+//! | 10 | a client sends the key of another | it is another key: the [`Principal`] is required by type, and may have no empty part |
 //! | 11 | answers fill Redis | locks go on: the layer refuses to store answers in their server, as far as the addresses show it |
 //! | 12 | the store evicts an answer | the next duplicate runs again: [`keep`](IdempotencyLayer::keep) is a wish to the store |
 //! | 13 | a server is down | 503, before the handler; the policy `LetThrough` does not apply here |
@@ -155,7 +155,7 @@
 //! # When not to use it
 //!
 //! * The answer is a stream, or larger than you want to store.
-//! * The request is large: it is read into memory.
+//! * The request is large, or has trailers: it is read into memory, and its trailers are not passed on.
 //! * The effect is one row: a unique key there is simpler, and cannot be lost.
 
 mod answers;

@@ -238,11 +238,12 @@
 //! * **`ConcurrencyLimit`, `Buffer` and `LoadShed` outside** bound the waiters as well. Inside, a request that waits
 //!   for its key keeps the permit that readiness gave it, because tower requires that the instance that was made ready
 //!   is the one that is called.
-//! * **In axum** `Router::layer` locks every request, and with it the answer 404. `Router::route_layer` locks requests whose
+//! * **In axum** `Router::layer` locks every request, and with it the answer 404; if the key is from the path, it gives that answer itself, and
+//!   the router's fallback does not run. `Router::route_layer` locks requests whose
 //!   path has a route, and with them the answer 405 to a method that the route does not have: behind a busy key, that is
 //!   409. `MethodRouter::route_layer`, as in `post(sell).route_layer(lock)`, locks neither.
-//! * **Two layers of one key** in one stack are refused at once (`WouldDeadlock`, in HTTP 500), unless a task lies
-//!   between them. Work that a service moves to another task (`tokio::spawn`, a handler behind a channel) is not
+//! * **Two layers of one key** in one stack are refused at once (`WouldDeadlock`, in HTTP 500; if the inner one does not wait, as busy), unless a task
+//!   lies between them. Work that a service moves to another task (`tokio::spawn`, a handler behind a channel) is not
 //!   recognised, and is not stopped when the lease is lost.
 //! * **Uploads over one connection of HTTP/2 or gRPC** share its window, in hyper and tonic 1 MiB unless set. The unread bodies of requests that wait
 //!   fill the window, and then every other upload on the connection stalls, whatever its key, also that of the holder, until they give up. One

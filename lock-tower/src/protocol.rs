@@ -135,7 +135,7 @@ pub trait Protocol<Req, Res, Err> {
     /// Puts the lease into the response, to be held until its body ends. Called only with
     /// [`until_body_end`](crate::LockLayer::until_body_end), which requires [`HoldsBodies`]. Default: releases the lease.
     fn hold(&self, response: Self::Response, hold: BodyLease) -> Self::Response {
-        drop(hold);
+        hold.release();
         response
     }
 }

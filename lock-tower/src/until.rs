@@ -5,7 +5,7 @@ use std::{
     fmt, panic,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use lock_core::{Error, Leases, future::Protected};
@@ -192,6 +192,11 @@ impl BodyLease {
     pub fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.ended.end();
         self.poll_scope(cx)
+    }
+
+    /// Releases the lease as at the end of the body, and does not wait for the answer.
+    pub(crate) fn release(mut self) {
+        let _ = self.poll_release(&mut Context::from_waker(Waker::noop()));
     }
 
     fn poll_scope(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {

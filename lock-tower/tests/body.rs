@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    future::ready,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -15,7 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use lock_core::{
-    LockManager,
+    LeaseOptions, LockManager,
     backend::{Answer, Backend, Batch, MemoryBackend, Operation, Reply},
     key::LockKey,
 };
@@ -66,6 +67,23 @@ async fn held(manager: &LockManager, body: Ready) -> ResponseBody<Ready> {
     let service = service_fn(async |request: Request<Ready>| Ok::<_, Infallible>(Response::new(request.into_body())));
     let layer = LockLayer::http(manager.clone(), "key").until_body_end();
     soon(layer.layer(service).oneshot(Request::post("/").body(body).unwrap())).await.unwrap().into_body()
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_least_counts_also_for_an_answer_without_a_body_and_for_an_error() {
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    for fails in [false, true] {
+        let service = service_fn(move |request: Request<Ready>| {
+            ready(if fails { Err("it failed") } else { Ok(Response::new(request.into_body())) })
+        });
+        let options = LeaseOptions::new().at_least(Duration::from_secs(5));
+        let layer = LockLayer::http(manager.clone(), "key").options(options).until_body_end();
+        let request = Request::post("/").body(Ready::new([], true)).unwrap();
+        assert_eq!(soon(layer.layer(service).oneshot(request)).await.is_err(), fails);
+        assert!(manager.is_locked("key").await.unwrap(), "fails: {fails}");
+        until_free(&manager, "key").await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

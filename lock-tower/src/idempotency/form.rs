@@ -77,6 +77,9 @@ fn invites_a_retry(answer: &Response<Bytes>) -> bool {
     of_now || retry_after || answer.extensions().get::<lock_core::Error>().is_some()
 }
 
+/// The code of an answer that was not kept.
+pub(super) const NOT_KEPT: &str = "idempotency_answer_not_kept";
+
 /// The reason why a request is not given an answer of the handler: what it is to proxies and gRPC, status, code and detail.
 pub(super) struct Problem(Case, StatusCode, &'static str, &'static str);
 
@@ -92,8 +95,8 @@ impl Problem {
         "the request is too large for an operation with an Idempotency-Key; nothing was done");
     pub(super) const UNREADABLE: Self = Self(Case::Key, StatusCode::BAD_REQUEST, "idempotency_request_unreadable",
         "the request was not complete when it ended, or after five minutes; nothing was done");
-    pub(super) const NOT_KEPT: Self = Self(Case::NotHeld, StatusCode::CONFLICT, "idempotency_answer_not_kept",
-        "the first request with this Idempotency-Key was carried out, but its answer was too large to be kept");
+    pub(super) const NOT_KEPT: Self = Self(Case::NotHeld, StatusCode::CONFLICT, NOT_KEPT,
+        "the first request with this Idempotency-Key was carried out, but its answer could not be kept");
     pub(super) const NOT_STORED: Self = Self(Case::Lost, StatusCode::INTERNAL_SERVER_ERROR, "idempotency_answer_not_stored",
         "the request was carried out, but its answer could not be stored; a retry may carry it out again");
     pub(super) const UNAVAILABLE: Self = Self(Case::Unavailable, StatusCode::SERVICE_UNAVAILABLE, "idempotency_unavailable",

@@ -25,7 +25,11 @@ use tokio::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Answers, Attempt, Form, IdempotencyLayer, answers::MOST, form::Problem};
+use super::{
+    Answers, Attempt, Form, IdempotencyLayer,
+    answers::MOST,
+    form::{NOT_KEPT, Problem},
+};
 use crate::{
     acquiring::Guard,
     body::ResponseBody,
@@ -190,14 +194,16 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             _ => None,
         };
         let idempotency_key = part(idempotency_key.ok_or(Problem::KEY_UNUSABLE)?);
-        // All clients with an empty principal would be one client.
+        // All clients with an empty principal would be one client, as would those with an empty part of it.
         let is_named = |whose: &str| {
-            whose.strip_prefix(self.lock.key.scope).is_some_and(|rest| rest != ":" && !rest.starts_with("::"))
+            whose
+                .strip_prefix(self.lock.key.scope)
+                .is_some_and(|rest| rest.split(':').skip(1).all(|part| !part.is_empty()))
         };
         Err(Stop::Lock(Refusal::Key(match self.lock.key.extract(request) {
             Choice::Lock(whose) if is_named(&whose) => return Ok(Some(format!("{whose}:{idempotency_key}"))),
             Choice::Refuse(error) => error,
-            _ => Mistake("the principal of a request is empty; let the layer that authenticates refuse such requests, or a closure return text or an error".to_owned()).into(),
+            _ => Mistake("the principal of a request is empty, or a part of it is; let the layer that authenticates refuse such requests, or a closure return text or an error".to_owned()).into(),
         })))
     }
 
@@ -215,11 +221,11 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
         Err(Problem::UNAVAILABLE.into())
     }
 
-    /// Looks for an answer that the handler has stored itself before it failed, or another request after the lease was lost. Without one
-    /// the failure is told.
+    /// Looks for an answer that the handler has stored itself before it failed, or another request after the lease was lost, or for the
+    /// mark of one that was not kept. Without one the failure is told.
     async fn look_for_own(&self, attempt: &Attempt) -> Result<(), Stop> {
         match self.look(attempt).await {
-            Err(stop @ Stop::Kept(_)) => Err(stop),
+            Err(stop @ (Stop::Kept(_) | Stop::Problem(_, NOT_KEPT))) => Err(stop),
             _ => Ok(()),
         }
     }
@@ -234,7 +240,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             first => return first.map_err(not_acquired),
         }
         // Duplicates share the key: the release of the first lets all of them in, in one step. They need it for no longer than that.
-        drop(ask(true, left()).await.map_err(not_acquired)?);
+        drop(ask(true, left()).await.map_err(not_acquired)?.release_at_once());
         self.look(attempt).await?;
         // The first has left no answer, so this request may be the one that runs. If all went on to share the key, none would.
         ask(false, left()).await.map_err(not_acquired)

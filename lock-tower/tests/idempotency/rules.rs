@@ -131,7 +131,10 @@ async fn attack_10_a_stranger_s_key_is_another_key() {
     ));
     ask(&routes, request("a", "1", "42")).await.is_refused(500, "lock_misconfigured");
     let first_of_two = scoped("payments", (|_: &Request| "", |_: &Request| "shop"));
-    let routes = bank.routes().route_layer(IdempotencyLayer::http(manager, first_of_two, MemoryAnswers::new()));
+    let routes = bank.routes().route_layer(IdempotencyLayer::http(manager.clone(), first_of_two, MemoryAnswers::new()));
+    ask(&routes, request("a", "1", "42")).await.is_refused(500, "lock_misconfigured");
+    let second_of_two = scoped("payments", (|_: &Request| "shop", |_: &Request| ""));
+    let routes = bank.routes().route_layer(IdempotencyLayer::http(manager, second_of_two, MemoryAnswers::new()));
     ask(&routes, request("a", "1", "42")).await.is_refused(500, "lock_misconfigured");
     assert_eq!(bank.charges(), 2);
 }
@@ -476,6 +479,37 @@ async fn attack_2_an_answer_in_hand_is_stored_though_the_lease_is_lost() {
 }
 
 #[tokio::test]
+async fn attack_7_an_answer_that_is_too_large_and_whose_lease_is_lost_counts_as_carried_out() {
+    let _limit = limit();
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let (answers, service) = (MemoryAnswers::new(), bank.routes());
+    let (store, locks) = (answers.clone(), manager.clone());
+    // The lease is lost just when the mark is stored.
+    let service = service.route_layer(layer(&manager, &Loses(store, locks)).limit(10));
+    let mut large = request("a", "1", "42");
+    large.headers_mut().insert("x-body", 11.into());
+    soon(ask(&service, large)).await.is_refused(409, "idempotency_answer_not_kept");
+    assert_eq!(bank.charges(), 1);
+}
+
+/// The handler fails, so that its duplicates run; none may keep the key from the next, though each keeps it for longer than it waits.
+#[tokio::test(start_paused = true)]
+async fn at_least_keeps_no_duplicate_from_running_for_ever() {
+    let _limit = limit();
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let options = LeaseOptions::new().at_least(Duration::from_secs(5));
+    let once = layer(&manager, &MemoryAnswers::new()).wait(Duration::from_secs(2)).lock(|lock| lock.options(options));
+    let service = bank.routes().route_layer(once);
+    for _ in 0..20 {
+        let mut fails = request("a", "1", "42");
+        fails.headers_mut().insert("x-status", 500.into());
+        ask(&service, fails).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(bank.charges() > 5, "{} of 20 ran", bank.charges());
+}
+
+#[tokio::test]
 async fn attack_2_an_answer_that_is_stored_is_told_though_the_lease_is_lost() {
     let _limit = limit();
     let (manager, answers, bank) = (LockManager::in_memory(), MemoryAnswers::new(), Bank::closed());
@@ -633,6 +667,22 @@ impl Answers for Slow {
     async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, lock_tower::BoxError> {
         self.1.charge().await;
         self.0.put_if_absent(key, answer, keep).await
+    }
+}
+
+/// A store that takes an answer, then the lock, and never says so.
+#[derive(Clone, Debug)]
+struct Loses(MemoryAnswers, LockManager);
+
+impl Answers for Loses {
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, lock_tower::BoxError> {
+        self.0.get(key).await
+    }
+
+    async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, lock_tower::BoxError> {
+        self.0.put_if_absent(key, answer, keep).await?;
+        self.1.force_release(key).await?;
+        pending().await
     }
 }
 
