@@ -179,7 +179,7 @@ async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
 #[tokio::test]
 async fn rights_that_only_renewals_and_releases_need_are_told_at_connect() {
     let server = RedisServer::start().await;
-    for command in ["pexpire", "pttl", "del"] {
+    for command in ["pexpire", "pttl", "del", "zscore", "zadd", "zrevrangebyscore", "zrem"] {
         server.call(&["ACL", "DELUSER", "user"]).await;
         let url = signed_in(&server, &format!("~* &* +@all -{command}")).await;
         let error = patient::connect(&url).await.expect_err("no lease could be kept and released");
@@ -188,7 +188,7 @@ async fn rights_that_only_renewals_and_releases_need_are_told_at_connect() {
         assert!(cause.contains("grant the rights that docs/protocol.md lists"), "-{command}: {cause}");
     }
     assert_eq!(server.left().await, Vec::<String>::new(), "the trial leaves nothing");
-    for command in ["PEXPIRE", "PTTL", "DEL"] {
+    for command in ["PEXPIRE", "PTTL", "DEL", "ZREM"] {
         let server = RedisServer::builder().without_command(command).start().await;
         let error = patient::connect(&server.url()).await.expect_err("no lease could be kept and released");
         let cause = error.cause().expect("the URL is sound");

@@ -188,6 +188,28 @@ async fn a_redis_py_format_holder_excludes_us_and_we_exclude_it() {
 }
 
 #[tokio::test]
+async fn a_list_that_meets_another_server_is_an_error() {
+    const KEYS: usize = 6_000;
+    let (server, other) = (RedisServer::start().await, RedisServer::start().await);
+    let proxy = FaultProxy::start(server.address()).await;
+    let manager = patient::builder().url(format!("redis://{}", proxy.address())).connect().await.unwrap();
+    let guards = join_all((0..KEYS).map(|key| manager.lock(format!("k:{key}")).ttl(LONG).acquire())).await;
+    assert!(guards.iter().all(Result::is_ok));
+    let scans = server.calls_of("scan").await;
+    // So slow that it is under way.
+    proxy.delay(ms(50), Duration::ZERO);
+    let breaks = async {
+        eventually(SOON, "the second page is asked for", async || server.calls_of("scan").await >= scans + 2).await;
+        proxy.lead_to(other.address());
+        proxy.reset();
+    };
+    match tokio::join!(manager.list("k:"), breaks).0 {
+        Ok(found) => assert_eq!(found.len(), KEYS, "it was faster"),
+        Err(error) => assert!(error.to_string().contains("while keys were listed"), "{error}"),
+    }
+}
+
+#[tokio::test]
 async fn force_release_all_frees_our_keys_under_the_prefix_and_nothing_else() {
     let server = RedisServer::start().await;
     let manager = patient::builder().url(server.url()).prefix("shop:").connect().await.unwrap();

@@ -244,7 +244,7 @@ impl Connector {
     }
 
     /// Waits for the replies to what was sent. A connection that breaks or stays silent is replaced. The error of a single command is
-    /// [`Unanswered::Refused`]. Of several commands, some have no reply if the server has refused one and closed the connection.
+    /// [`Unanswered::Refused`]. Of several commands, some have no reply if the server has refused the first ones and closed the connection.
     pub(super) async fn reply(&self, sent: &mut Sent) -> Result<Values, Unanswered> {
         // If another driver keeps the connection, its runtime may stand still.
         self.reply_unless(self.link.ended(sent.connection.epoch), sent).await
@@ -293,7 +293,7 @@ impl Connector {
                 if silent >= connection.least_silence().min(self.limit()) {
                     self.link.replace(epoch, silent);
                 }
-                Err(Unanswered::Silent(self.out_of_time()))
+                Err(Unanswered::Silent(self.silent()))
             }
         }
     }
@@ -321,10 +321,16 @@ impl Connector {
         }
     }
 
+    /// Why there is no connection in time.
     pub(super) fn out_of_time(&self) -> BackendError {
         if self.asks_for_credentials() {
             return failure::no_credentials("has not answered yet", &self.address());
         }
+        self.silent()
+    }
+
+    /// Why what was sent has no answer in time.
+    pub(super) fn silent(&self) -> BackendError {
         let (address, limit) = (&self.address(), self.limit());
         if let Some(named) = self.named().filter(|_| !self.is_reached.load(Ordering::Relaxed)) {
             return failure::unreachable(address, Some(named), &format!("did not answer within {limit:?}"));
@@ -349,7 +355,7 @@ impl Connector {
 
     /// Why the connection of an epoch was replaced.
     pub(super) fn lost(&self, epoch: u64) -> BackendError {
-        if self.link.silence(epoch).is_zero() { failure::closed(&self.address()) } else { self.out_of_time() }
+        if self.link.silence(epoch).is_zero() { failure::closed(&self.address()) } else { self.silent() }
     }
 
     /// Replaces the connection to a server that has become a replica, or has begun to load its data: its name may lead to

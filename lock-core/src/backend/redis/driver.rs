@@ -163,11 +163,11 @@ async fn watch(
             return Poll::Ready(());
         }
         // Its end is looked at last: what came before it counts.
-        let ended = reader.poll(cx).is_ready();
+        let mut ended = reader.poll(cx).is_ready();
         for push in reader.take_pushes() {
             match push.kind {
-                // Unasked: a slot has moved away. Waiters for its keys have to ask again.
-                PushKind::SUnsubscribe => return Poll::Ready(()),
+                // Unasked: a slot has moved away. Waiters for its keys have to ask again, over a new connection.
+                PushKind::SUnsubscribe => ended = true,
                 PushKind::Message if connector.role == Role::Sentinel => connector.told.notify_one(),
                 PushKind::Message => {
                     if let Some(grant) = grant(&push.data) {

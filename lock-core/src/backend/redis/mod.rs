@@ -379,11 +379,17 @@ async fn patiently<T, F: Future<Output = Result<T, BackendError>>>(
 async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, BackendError> {
     let pattern = format!("{}*", escape_pattern(prefix));
     let mut found = Vec::new();
-    let mut cursor = 0_u64;
+    let (mut cursor, mut epoch) = (0_u64, 0);
     loop {
         let mut scan = Commands::one(["SCAN"]);
         scan.number(cursor).text("MATCH").text(&pattern).text("COUNT").number(PAGE);
         let (next, page): (u64, Vec<Vec<u8>>) = connector.query(&scan).await?;
+        let began = std::mem::replace(&mut epoch, connector.link.epoch());
+        if cursor != 0 && began != epoch {
+            // A cursor means nothing to another server.
+            let message = format!("the connection to {} broke while keys were listed; try again", connector.address());
+            return Err(BackendError::unavailable(message));
+        }
         // Keys that are no keys of ours: not UTF-8, too long, or side keys.
         let keys: Vec<_> = page.iter().filter_map(|key| LockKey::new(std::str::from_utf8(key).ok()?).ok()).collect();
         if !keys.is_empty() {

@@ -35,12 +35,12 @@ impl Tls {
 /// Makes the configuration that trusts the certificates of the platform.
 fn platform() -> io::Result<ClientConfig> {
     let mut found = rustls_native_certs::load_native_certs();
-    if let Some(error) = found.errors.pop() {
-        return Err(io::Error::other(error));
-    }
     let mut roots = RootCertStore::empty();
-    for certificate in found.certs {
-        roots.add(certificate).map_err(io::Error::other)?;
+    // One file that cannot be used must not end the trust in all others.
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let none = || io::Error::other("this machine has no certificates of issuers");
+        return Err(found.errors.pop().map_or_else(none, io::Error::other));
     }
     let config = ClientConfig::builder_with_provider(provider()?)
         .with_safe_default_protocol_versions()

@@ -240,8 +240,8 @@ impl State {
     fn end(&mut self, error: &RedisError, answered: &mut Answered) -> Option<Box<dyn Stream>> {
         self.out = Vec::new();
         answered.extend(self.in_flight.drain(..).map(|InFlight { sender, replies, .. }| {
-            // A server that refuses a connection says why, and closes it.
-            let is_refused = replies.iter().any(|reply| matches!(reply, Value::ServerError(_)));
+            // A server that refuses a connection says why, and closes it. Errors of single commands are among other replies.
+            let is_refused = !replies.is_empty() && replies.iter().all(|reply| matches!(reply, Value::ServerError(_)));
             (sender, if is_refused { Ok(replies) } else { Err(error.clone()) })
         }));
         self.stream.take()

@@ -71,7 +71,7 @@ impl Open {
                 Err(Unanswered::Broken(failure::of(error, &connector.address())))
             }
             Ok(Err(error)) => Err(Unanswered::Refused(error)),
-            Err(_) => Err(Unanswered::Silent(connector.out_of_time())),
+            Err(_) => Err(Unanswered::Silent(connector.silent())),
         }
     }
 

@@ -121,6 +121,20 @@ async fn a_refusal_before_the_end_is_the_answer_to_its_commands() {
 }
 
 #[tokio::test]
+async fn an_error_among_the_replies_is_no_refusal_of_the_rest() {
+    for replies in ["-WRONGTYPE x\r\n:1\r\n", ":1\r\n-WRONGTYPE x\r\n"] {
+        let (wire, mut reader, mut server) = wire();
+        let mut three = ping();
+        three.add(["PING"]);
+        three.add(["PING"]);
+        let three = wire.put(&three);
+        server.write_all(replies.as_bytes()).await.expect("the other end is open");
+        drop(server);
+        assert_eq!(reader.carry(three).await.expect_err("one is missing").kind(), ErrorKind::Io);
+    }
+}
+
+#[tokio::test]
 async fn the_drop_of_the_reader_closes_the_connection() {
     let (wire, reader, mut server) = wire();
     let asked = wire.put(&ping());
