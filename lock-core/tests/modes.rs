@@ -17,6 +17,8 @@ use lock_core::{
 };
 use tokio::{task::JoinSet, time::Instant};
 
+use crate::support::log::Log;
+
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -194,6 +196,7 @@ fn refusal(result: Result<lock_core::LockGuard, Error>) -> String {
 async fn another_total_is_busy_and_names_both() {
     let [one, two] = managers();
     let held = one.lock("tenant:7").permits(3).await.unwrap();
+    let (log, _logging) = Log::begin();
     for manager in [&one, &two] {
         let request = || manager.lock("tenant:7").permits(5).take(2);
         assert!(request().try_acquire().await.unwrap().is_none());
@@ -201,6 +204,10 @@ async fn another_total_is_busy_and_names_both() {
         assert_eq!(error.kind(), ErrorKind::Busy);
         let said = error.to_string();
         assert!(said.contains("tenant:7") && said.contains('3') && said.contains("2 of 5"), "{said}");
+        let line = "another limit is in use for a key";
+        assert_eq!(log.count(line), 1, "each manager says it once: {}", log.text());
+        assert!(log.count("wanted=2 of 5 permits") == 1 && log.count("held=3") == 1, "{}", log.text());
+        log.clear();
     }
     held.release().await.unwrap();
 }

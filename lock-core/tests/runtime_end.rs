@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LockManager, LossReason};
 use tokio::runtime::{self, Runtime};
 
 use crate::support::{self, Fate, Faulty, ms, secs};
@@ -112,11 +112,34 @@ fn requests_in_flight_when_the_builder_s_runtime_ends_are_told_so() {
     let tasks = [("acquire", acquire), ("extend", extend), ("release", release), ("waiting", waiting)];
     for (name, task) in tasks {
         let told = outer.block_on(async { tokio::time::timeout(secs(60), task).await.expect(name).expect(name) });
-        // Of a release it is not known what became of it.
-        let expected = if name == "release" { ErrorKind::Backend } else { ErrorKind::NoRuntime };
+        let expected = match name {
+            // What became of it is not known.
+            "release" => ErrorKind::Backend,
+            // All leases have ended.
+            "extend" => ErrorKind::Lost(LossReason::ShutDown),
+            _ => ErrorKind::NoRuntime,
+        };
         assert_eq!(told, Err(expected), "{name}");
     }
     drop(holder);
+}
+
+#[test]
+fn release_in_flight_when_the_first_request_s_runtime_ends_is_made_again_by_the_next_task() {
+    let (outer, engine) = (workers(2), workers(1));
+    let backend = Faulty::new();
+    let manager = manager(backend.clone(), None);
+    let guard = engine.block_on(async { manager.lock("k").ttl(secs(600)).await.unwrap() });
+    let calls = backend.calls();
+    backend.next([Fate::Hold]);
+    let release = outer.spawn(async move { guard.release().await.map_err(|error| error.kind()) });
+    until_called(&backend, calls + 1);
+    drop(engine);
+    let told = outer.block_on(async { tokio::time::timeout(secs(60), release).await.unwrap().unwrap() });
+    assert_eq!(told, Err(ErrorKind::Backend));
+    // Nobody asks this manager for anything more.
+    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    support::really_free(&outer, &other, "k");
 }
 
 #[test]

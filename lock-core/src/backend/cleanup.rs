@@ -146,11 +146,6 @@ impl CleanUp {
         Try { entry: self.entries.insert(Entry { pending, doubt, tries: 0 }), release }
     }
 
-    /// Takes back what was [begun](Self::begin) and not answered.
-    pub(crate) fn take_back(&mut self, entry: usize) -> Option<(PendingRelease, Doubt)> {
-        self.entries.try_remove(entry).map(|Entry { pending, doubt, .. }| (pending, doubt))
-    }
-
     /// Whether an entry is about a token.
     pub(crate) fn is_of(&self, entry: usize, token: Token) -> bool {
         self.entries.get(entry).is_some_and(|entry| entry.pending.token == token)

@@ -94,9 +94,9 @@ impl BackendError {
         ))
     }
 
-    /// The error of a request that must not be sent again after the engine's task has ended with its runtime.
+    /// The error of a request that was in flight when the engine's task ended with its runtime.
     pub(crate) fn ended() -> Self {
-        Self::unavailable("the engine's runtime ended before the answer arrived; inspect the key before you try again")
+        Self::unavailable("the engine's runtime ended before the answer came; whether it was executed is not known")
     }
 
     /// Adds the cause. It may be dropped while the state of a manager is locked, so its `Drop` must not use one.

@@ -174,7 +174,8 @@ impl Store {
         (first, u32::try_from(size).unwrap_or(u32::MAX))
     }
 
-    /// Ends the lease of a token at once. A group whose other shares end just now goes with it.
+    /// Ends the lease of a token at once. A group whose other shares end just now goes with it: the script leaves it for the rest of
+    /// this millisecond if one of theirs has the larger token.
     fn end_share(&mut self, key: &LockKey, token: Token, now: u64) {
         if let Some(holders) = self.keys.get_mut(key) {
             holders.remove(token);

@@ -5,6 +5,7 @@
 //! leave in one order, and no task stands between a caller and the socket.
 
 use std::{
+    collections::VecDeque,
     panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{Arc, PoisonError},
@@ -304,7 +305,7 @@ impl Core {
             let epoch = if is_answered { caught("backend", || self.backend.epoch()).unwrap_or(epoch) } else { epoch };
             state = self.state();
             if state.ended != ended {
-                // The requests were put back when the task ended, and the numbers of the calls may belong to others by now.
+                // The requests have failed when the task ended, and the numbers of the calls may belong to others by now.
                 drop(state);
                 let _ = caught("backend", || drop(replies));
                 state = self.state();
@@ -342,13 +343,18 @@ impl Core {
     }
 
     /// Handles answers, on behalf of the task. If requests are `gathering`, they wait for one another from now on; see [`Gathering`].
-    pub(super) fn handle_answers(&self, answers: &mut Vec<(CallId, Result<Answer, BackendError>)>, gathering: bool) {
+    pub(super) fn handle_answers(
+        &self,
+        answers: &mut VecDeque<(CallId, Result<Answer, BackendError>)>,
+        gathering: bool,
+    ) {
         // Read after the answers have come; see `transmit`.
         let (now, epoch) = (self.clock.now(), self.backend.epoch());
         self.with(|state| {
             let outcomes =
                 answers.iter().flat_map(|(_, result)| result).map(|answer| answer.outcomes.len()).sum::<usize>();
-            for (call, result) in answers.drain(..) {
+            // One at a time: if the clock panics at one of them, the others are left.
+            while let Some((call, result)) = answers.pop_front() {
                 state.queues.handle_response(call, result, now, epoch);
             }
             if gathering {
@@ -404,7 +410,7 @@ impl Core {
         let now = caught("clock", || self.clock.now());
         self.pulse.rest(Moment::NEVER);
         // All of it under one lock: a request that sees `running == false` starts the next task, and must find the requests of this one
-        // back in the queue, and its leases ended.
+        // failed, and its leases ended.
         let mut state = self.state();
         state.running = false;
         self.open.store(false, Ordering::Release);

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::{
     backend::BackendError, caught::caught, clock::Moment, engine::hold::Ending, info::Holder, key::LockKey, lost::Loss,
-    metrics,
+    metrics, mode::Mode,
 };
 
 /// The work put off, done when this is dropped.
@@ -31,6 +31,8 @@ pub(crate) struct Deferred {
     pub(super) failed: Vec<(usize, BackendError, bool)>,
     /// The time that the deadlines of renewed leases had left, by label.
     slacks: Vec<(&'static str, Duration)>,
+    /// A request for permits that meets those of another total: its key, its mode, and the other total.
+    pub(super) other_total: Option<(LockKey, Mode, u32)>,
     /// Keys that requests have waited for, and who holds them if a process says so.
     pub(super) explained: Vec<(LockKey, Option<Box<Holder>>)>,
 }
@@ -44,6 +46,7 @@ impl Deferred {
             || self.untold > 0
             || !self.failed.is_empty()
             || !self.slacks.is_empty()
+            || self.other_total.is_some()
             || !self.explained.is_empty()
     }
 
@@ -92,6 +95,9 @@ impl Drop for Deferred {
             if logged {
                 log!(warn, renewals, %error, "renewals failed and will be retried");
             }
+        }
+        if let Some((key, mode, total)) = self.other_total.take() {
+            log!(warn, %key, wanted = %mode, held = total, "another limit is in use for a key; requests wait for each other");
         }
         for (key, holder) in self.explained.drain(..) {
             if let Some(holder) = holder {

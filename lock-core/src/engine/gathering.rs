@@ -75,7 +75,7 @@ mod tests {
     use smallvec::SmallVec;
     use tokio::{sync::Notify, task::JoinSet, time::Duration};
 
-    use super::*;
+    use super::{super::task::ANSWERS, *};
     use crate::{
         LockManager,
         backend::{Answer, Backend, Batch, Calls, MemoryBackend, Operation, Reply},
@@ -96,6 +96,7 @@ mod tests {
         lets_late_go: Arc<Notify>,
         /// The keys that were renewed.
         renewed: Arc<Mutex<Vec<String>>>,
+        renews: Arc<Notify>,
         notices: Arc<Mutex<Option<Calls>>>,
     }
 
@@ -106,7 +107,8 @@ mod tests {
             for operation in batch.iter() {
                 match operation {
                     Operation::Renew(renew) => {
-                        self.renewed.lock().expect("no panic").push(renew.key.as_str().to_owned())
+                        self.renewed.lock().expect("no panic").push(renew.key.as_str().to_owned());
+                        self.renews.notify_one();
                     }
                     Operation::Acquire(acquire) if acquire.key.as_str() == LATE => {
                         lets_go = Arc::clone(&self.lets_late_go);
@@ -163,11 +165,20 @@ mod tests {
         }
     }
 
+    /// A manager whose time goes on only while nothing else is to be done.
+    fn manager(backend: &Held) -> LockManager {
+        manager_with(backend, Arc::new(TokioClock::new()))
+    }
+
+    fn manager_with(backend: &Held, clock: Arc<impl Clock>) -> LockManager {
+        LockManager::builder().backend(backend.clone()).clock(clock).build().expect("a sound backend")
+    }
+
     /// How many operations the calls have in which `tasks` that one call has woken acquire and release again. Beside them, a task makes two
     /// requests after so many `turns`.
     async fn calls_of(tasks: usize, turns: Option<usize>) -> Vec<usize> {
         let backend = Held::default();
-        let manager = LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+        let manager = manager(&backend);
         let asked = || backend.calls.lock().expect("no panic").len();
         let first = tokio::spawn(manager.lock("first").acquire());
         let second = tokio::spawn(manager.lock("second").acquire());
@@ -221,6 +232,8 @@ mod tests {
     }
 
     const SOON: Duration = Duration::from_millis(1);
+    /// The engine's task has looked again by then.
+    const KNOWN: Duration = Duration::from_millis(300);
 
     #[tokio::test(start_paused = true)]
     async fn the_next_requests_of_few_tasks_share_a_call_and_those_of_many_share_two() {
@@ -240,8 +253,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_that_come_while_a_task_blocks_the_turn_count_though_their_limit_has_passed() {
         let (backend, clock) = (Held::default(), Arc::new(Blocked::default()));
-        let manager = LockManager::builder().backend(backend.clone()).clock(clock.clone());
-        let manager = manager.build().expect("a sound backend");
+        let manager = manager_with(&backend, Arc::clone(&clock));
         let mut woken = JoinSet::new();
         // The first two have calls of their own, and the others are woken by one answer.
         for number in 0..20 {
@@ -270,10 +282,80 @@ mod tests {
         assert!(backend.is_open.load(Ordering::SeqCst));
     }
 
+    /// Has so many leases extended, in calls of their own that are not answered yet.
+    async fn extending(
+        backend: &Held,
+        manager: &LockManager,
+        leases: usize,
+    ) -> JoinSet<Result<Duration, crate::Error>> {
+        backend.is_open.store(true, Ordering::SeqCst);
+        let acquires = (0..leases).map(|number| manager.lock(format!("k:{number}")).ttl(100 * LIMIT).acquire());
+        let guards = futures_util::future::join_all(acquires).await;
+        backend.is_open.store(false, Ordering::SeqCst);
+        let before = backend.calls.lock().expect("no panic").len();
+        let mut extending = JoinSet::new();
+        for guard in guards {
+            let mut guard = guard.expect("free");
+            extending.spawn(async move {
+                let extended = guard.extend(200 * LIMIT).await;
+                std::mem::forget(guard);
+                extended
+            });
+        }
+        tokio::time::sleep(KNOWN).await;
+        assert_eq!(backend.calls.lock().expect("no panic").len() - before, leases);
+        extending
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_answers_that_have_come_count_however_many_they_are() {
+        let (backend, clock) = (Held::default(), Arc::new(Blocked::default()));
+        let manager = manager_with(&backend, Arc::clone(&clock));
+        let extending = extending(&backend, &manager, 40).await;
+        // As if this task had blocked the thread until the limits have passed.
+        clock.is_over.store(true, Ordering::SeqCst);
+        backend.lets_go.notify_waiters();
+        for extended in extending.join_all().await {
+            extended.expect("it was answered");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_counts_that_comes_in_the_turn_that_tasks_have_after_many() {
+        let (backend, clock) = (Held::default(), Arc::new(Blocked::default()));
+        let manager = manager_with(&backend, Arc::clone(&clock));
+        let mut extending = extending(&backend, &manager, ANSWERS).await;
+        let late = tokio::spawn(manager.lock(LATE).ttl(100 * LIMIT).acquire());
+        tokio::time::sleep(KNOWN).await;
+        backend.lets_go.notify_waiters();
+        // The first that is woken blocks the thread.
+        extending.join_next().await.expect("many").expect("no panic").expect("it was answered");
+        clock.is_over.store(true, Ordering::SeqCst);
+        backend.lets_late_go.notify_one();
+        std::mem::forget(late.await.expect("no panic").expect("it was answered"));
+        drop(extending.join_all().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_gather_do_not_wait_for_the_answers_to_all_renewals() {
+        const LEASES: usize = 32_768;
+        let backend = Held::default();
+        let manager = manager(&backend);
+        backend.is_open.store(true, Ordering::SeqCst);
+        let keys: Vec<_> = (0..LEASES).map(|number| format!("k:{number}")).collect();
+        let acquires = keys.iter().map(|key| manager.lock(key.as_str()).ttl(100 * LIMIT).acquire());
+        let guards = futures_util::future::join_all(acquires).await;
+        backend.renews.notified().await;
+        std::mem::forget(manager.lock("x").ttl(100 * LIMIT).await.expect("free"));
+        let renewed = backend.renewed.lock().expect("no panic").len();
+        assert!(renewed < LEASES, "it was asked for when all were renewed");
+        guards.into_iter().for_each(|guard| std::mem::forget(guard.expect("free")));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_lease_is_renewed_over_a_connection_that_is_told_with_the_answer_that_grants_it() {
         let backend = Held::default();
-        let manager = LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+        let manager = manager(&backend);
         let lock = |key: &str| tokio::spawn(manager.lock(key).ttl(600 * LIMIT).acquire());
         let first = [lock("first"), lock("second")];
         tokio::time::sleep(SOON).await;

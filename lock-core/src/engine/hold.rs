@@ -250,7 +250,11 @@ impl Hold {
 
     /// Ends the hold, unless it has ended before; returns the end that stands.
     pub(crate) fn finish(&self, end: End) -> End {
-        self.settle(self.now(), Some(end)).0.unwrap_or(end)
+        self.finish_at(self.now(), end)
+    }
+
+    pub(crate) fn finish_at(&self, now: Moment, end: End) -> End {
+        self.settle(now, Some(end)).0.unwrap_or(end)
     }
 
     /// Ends the hold as its holder wishes, unless it is over already.

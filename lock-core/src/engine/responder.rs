@@ -15,20 +15,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Responder<T = Answer> {
     pub(crate) at: Moment,
-    /// Whether it may have been sent before, by a task that has ended.
-    pub(crate) repeated: bool,
     pub(super) slot: Arc<Slot<T>>,
 }
 
 impl<T> Responder<T> {
     pub(super) fn new(now: Moment) -> Self {
-        Self { at: now, repeated: false, slot: Arc::default() }
-    }
-
-    /// Says that it may be sent once more.
-    pub(crate) fn mark_repeated(mut self) -> Self {
-        self.repeated = true;
-        self
+        Self { at: now, slot: Arc::default() }
     }
 
     /// Whether no future waits for the answer any longer.

@@ -72,6 +72,11 @@ impl<T> Future for Response<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = self.slot.lock();
         if let Some(answer) = slot.answer.take() {
+            drop(slot);
+            if answer.is_err() {
+                // The task may have ended with its runtime, and have left what only the next one cleans up.
+                let _ = self.core.admit();
+            }
             return Poll::Ready(answer);
         }
         let unused = match &slot.waker {
@@ -81,7 +86,7 @@ impl<T> Future for Response<T> {
         // The lock is released before the old waker is dropped: a waker may own a task, and that task a guard of this manager.
         drop(slot);
         drop(unused);
-        // The engine's task ends with its runtime. The next task continues the request, and each waiting future tries to start it.
+        // The engine's task ends with its runtime. The next task sends what has waited, and each waiting future tries to start it.
         match self.core.admit() {
             Ok(()) => self.poll_limit(cx),
             Err(ErrorKind::ShutDown) if self.core.state().is_running() => self.poll_limit(cx),

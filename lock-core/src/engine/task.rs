@@ -2,6 +2,7 @@
 //! have gathered.
 
 use std::{
+    collections::VecDeque,
     future::{pending, poll_fn},
     iter, mem,
     panic::AssertUnwindSafe,
@@ -130,6 +131,8 @@ struct Work {
     gathers: bool,
     /// Whether they have had their turn.
     passed: bool,
+    /// How often something has come that was handled before their turn.
+    delays: usize,
     turn: Turn,
     timer: Timer,
     answers: usize,
@@ -148,7 +151,7 @@ struct Exchange {
     /// Replies on their way to `calls`.
     replies: Vec<(CallId, Reply<Answer>)>,
     /// Answers that have come, and are not handled yet.
-    answered: Vec<(CallId, Result<Answer, BackendError>)>,
+    answered: VecDeque<(CallId, Result<Answer, BackendError>)>,
 }
 
 impl Exchange {
@@ -169,16 +172,15 @@ impl Exchange {
             // It leaves now, before anything that other threads send, however many answers there are.
             let polled = if is_unsent { Pin::new(&mut in_flight).poll(cx) } else { Poll::Pending };
             match polled {
-                Poll::Ready(answer) => self.answered.push(answer),
+                Poll::Ready(answer) => self.answered.push_back(answer),
                 Poll::Pending => self.calls.push(in_flight),
             }
         }
         // A step that found one of these unsent has sent nothing: the next one sends what was due.
         let waits = sends && self.core.note_sent();
-        while self.answered.len() < ANSWERS
-            && let Poll::Ready(Some(answer)) = self.calls.poll_next_unpin(cx)
-        {
-            self.answered.push(answer);
+        // All that have come, before a step fails what is past its limit.
+        while let Poll::Ready(Some(answer)) = self.calls.poll_next_unpin(cx) {
+            self.answered.push_back(answer);
         }
         if sends {
             self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
@@ -202,7 +204,7 @@ impl Work {
             turn: turn.clone(),
             calls: FuturesUnordered::new(),
             replies: Vec::new(),
-            answered: Vec::new(),
+            answered: VecDeque::new(),
         };
         Self {
             core,
@@ -212,6 +214,7 @@ impl Work {
             notice: None,
             gathers: false,
             passed: false,
+            delays: 0,
             turn,
             timer: Timer::default(),
             answers: 0,
@@ -245,7 +248,8 @@ impl Work {
             if self.notice.is_some() {
                 handle_notices(&self.core, &mut self.notice, &mut self.notices);
             }
-            if !self.exchange.answered.is_empty() {
+            let mut has_paused = false;
+            while !self.exchange.answered.is_empty() {
                 let count: usize = self
                     .exchange
                     .answered
@@ -259,10 +263,12 @@ impl Work {
                 // Calls to a server that is known to be down are answered at once, and each answer may cause the next call. Without
                 // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
                 // have arrived would wait behind the answers until they are too old to be trusted.
-                if self.answers >= ANSWERS {
+                if self.answers >= ANSWERS && !std::mem::replace(&mut has_paused, true) {
                     self.answers = 0;
                     handle_notices(&self.core, &mut self.notice, &mut self.notices);
                     pause().await;
+                    // Answers that have come meanwhile count, whatever the limits are by now.
+                    let _ = poll_fn(|cx| Poll::Ready(self.exchange.poll(cx))).await;
                 }
             }
             // The tasks that an answer has woken, or that run beside the one that has woken this task, are about to make requests, too.
@@ -272,11 +278,13 @@ impl Work {
                 let step = self.core.step(true);
                 self.steps += 1;
                 self.begin(step.lists, step.messages);
-                if poll_fn(|cx| Poll::Ready(self.has_come(cx))).await {
+                // But answers to renewals may not run out for long.
+                if self.delays < ANSWERS && poll_fn(|cx| Poll::Ready(self.has_come(cx))).await {
+                    self.delays += 1;
                     continue;
                 }
                 self.turn.pass().await;
-                (self.gathers, self.passed) = (false, true);
+                (self.gathers, self.passed, self.delays) = (false, true, 0);
                 // What was left of the wake-ups would gather once more.
                 let _ = self.core.wake.notified().now_or_never();
                 // Answers that have come meanwhile count, whatever the limits are by now: see `Exchange::poll`.
@@ -433,7 +441,7 @@ const RESTS: usize = 3;
 const BEFORE_DRIVER: Duration = Duration::from_millis(100);
 
 /// After so many answers the runtime has a turn, even if more are there.
-const ANSWERS: usize = 16;
+pub(super) const ANSWERS: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -160,6 +160,8 @@ impl Extension<'_> {
                 if error.kind() == ErrorKind::WrongType {
                     engine.taken(id);
                 }
+                // With the runtime of the engine all leases have ended.
+                hold.check().map_err(ended)?;
                 Err(Error::backend(EXTEND, Some(&hold.key), error))
             }
         }

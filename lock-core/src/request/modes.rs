@@ -42,8 +42,8 @@ impl LockRequest<LockKey> {
     /// exclusive.
     ///
     /// The total is part of the request. While permits of another total are held, the request waits until the last of them is given
-    /// back, as requests of different modes wait for one another; an error after the wait names both totals. Requests wait in the
-    /// order in which they came: one that [takes](Self::take) several permits is not passed by those that take fewer.
+    /// back, as requests of different modes wait for one another; the log names both totals once. Requests wait in the order in which they came: one that
+    /// [takes](Self::take) several permits is not passed by those that take fewer.
     ///
     /// Each permit has a fencing token of its own, larger than all before it. Since several are held at a time, a store that
     /// rejects smaller numbers would reject holders that are in order: use the number only to tell leases apart.

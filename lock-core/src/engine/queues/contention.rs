@@ -10,6 +10,7 @@ use rand::RngExt;
 
 use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
+    TOTALS,
     candidate::{Candidate, LONGEST_CHECK, Refusal},
     in_flight::{Item, RoundTrip},
     line::{Standing, WaiterId},
@@ -154,6 +155,12 @@ impl Queues {
     fn refused(&mut self, id: WaiterId, refusal: Refusal, now: Moment) {
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(candidate)) = &mut waiter.state else { return };
+        if let BusyReason::OtherTotal { total } = refusal.by
+            && now >= self.totals_told
+        {
+            self.totals_told = now + TOTALS;
+            self.deferred.other_total = Some((waiter.key.clone(), waiter.terms.mode, total));
+        }
         candidate.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
         let pause = candidate.pause(refusal, self.listening && !self.calls_refused, self.random.random());
         self.note_busy(id, now);
@@ -243,9 +250,7 @@ impl Queues {
     /// Starts again after the engine's task has ended and its requests with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
-        // Releases in flight go back to the outbox first, which takes their entries off the clean-up list. Only then are the next tries
-        // of the list planned: planned before, some would name entries that no longer exist.
-        self.put_back();
+        self.end_calls();
         self.cleanup.restart(now);
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
@@ -284,7 +289,7 @@ impl Queues {
             self.deferred.wake(waiter.waker.take());
             if let Standing::Turn(hold, offered) = std::mem::replace(&mut waiter.state, failed) {
                 self.wheel.unset(id);
-                offered.finish(End::Released);
+                offered.finish_at(now, End::Released);
                 self.abandon(hold, now);
             }
         }

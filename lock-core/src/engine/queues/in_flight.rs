@@ -80,7 +80,7 @@ impl SentCall {
     /// Whether it waits for replicas, perhaps for long, for a request that is gone. What it may have done is harmless.
     pub(super) fn is_abandoned(&self) -> bool {
         match &self.work {
-            Work::Call(Some(batch), responder) => {
+            Work::Call(batch, responder) => {
                 responder.is_cancelled() && batch.iter().any(|item| item.replicas().is_some())
             }
             _ => false,
@@ -94,8 +94,8 @@ pub(super) enum Work {
     Renew(Vec<Renewing>),
     /// Clean-ups, then what waited to be sent.
     Send(Vec<Try>, Vec<Purpose>),
-    /// With a copy of the batch, if it may be sent again.
-    Call(Option<Box<Batch>>, Responder),
+    /// With a copy of the batch.
+    Call(Box<Batch>, Responder),
 }
 
 impl Work {
@@ -115,10 +115,9 @@ impl Work {
             Self::Send(_, purposes) => {
                 purposes.iter().any(|purpose| matches!(purpose, Purpose::Ask(_, asked, _) if *asked == token))
             }
-            Self::Call(batch, _) => batch
-                .iter()
-                .flat_map(|batch| batch.iter())
-                .any(|operation| matches!(operation, Operation::Acquire(acquire) if acquire.token == token)),
+            Self::Call(batch, _) => {
+                batch.iter().any(|operation| matches!(operation, Operation::Acquire(acquire) if acquire.token == token))
+            }
         }
     }
 

@@ -95,6 +95,8 @@ pub(crate) struct Queues {
     counted: Counted,
     /// When to look for requests that were not answered in time.
     answers_due: Moment,
+    /// When permits of another total may be logged again.
+    totals_told: Moment,
     /// When failing renewals may be logged again.
     complaint: Moment,
     deferred: Deferred,
@@ -152,6 +154,7 @@ impl Queues {
             in_flight: Slab::new(),
             counted: Counted::default(),
             answers_due: Moment::NEVER,
+            totals_told: Moment::from_origin(Duration::ZERO),
             complaint: Moment::from_origin(Duration::ZERO),
             deferred: Deferred::default(),
             losses: Losses::new(),
@@ -252,7 +255,7 @@ impl Queues {
             match &mut waiter.state {
                 Standing::Turn(hold, offered) => {
                     let hold = *hold;
-                    offered.finish(End::Released);
+                    offered.finish_at(now, End::Released);
                     waiter.state = Standing::Missed;
                     self.abandon(hold, now);
                 }
@@ -294,6 +297,8 @@ impl Queues {
     }
 }
 
+/// How long a line of the log about permits of another total stands for those that would follow it.
+const TOTALS: Duration = Duration::from_secs(600);
 /// How long the future of a waiter whose turn has come may take to be polled.
 const TURN: Duration = Duration::from_millis(100);
 /// How much more time one of many who share a key may have: a future that is kept aside holds up writers for as long.

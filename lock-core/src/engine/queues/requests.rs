@@ -144,9 +144,7 @@ impl Queues {
                 self.deferred.discard(responder.waker());
                 continue;
             }
-            // A forced release is not sent again: the next holder may have the key by then.
-            let again = !batch.iter().any(|operation| matches!(operation, Operation::Force { .. }));
-            return Some((Batch::clone(&batch), Work::Call(again.then_some(batch), responder)));
+            return Some((Batch::clone(&batch), Work::Call(batch, responder)));
         }
     }
 
@@ -252,15 +250,11 @@ impl Queues {
                 self.shared_answered(tries, purposes, result, RoundTrip { sent, now, epoch, repeated: false });
             }
             Work::Call(batch, responder) => {
-                let mut result = result;
                 if responder.is_cancelled()
                     && let Ok(answer) = &result
                     && answer.out_of_order
                 {
-                    self.release_overtaken(batch.as_deref(), &answer.outcomes, sent, now);
-                }
-                if let Ok(answer) = &mut result {
-                    answer.repeated |= responder.repeated;
+                    self.release_overtaken(&batch, &answer.outcomes, sent, now);
                 }
                 self.deferred.wake(responder.answer(result));
             }
@@ -268,8 +262,8 @@ impl Queues {
     }
 
     /// Releases what the acquires of a call may have taken after the releases of their tokens: its caller is gone.
-    fn release_overtaken(&mut self, batch: Option<&Batch>, outcomes: &Outcomes, sent: Moment, now: Moment) {
-        for (index, operation) in batch.into_iter().flatten().enumerate() {
+    fn release_overtaken(&mut self, batch: &Batch, outcomes: &Outcomes, sent: Moment, now: Moment) {
+        for (index, operation) in batch.iter().enumerate() {
             if let Operation::Acquire(acquire) = operation {
                 // No release of this epoch need come after one that was not answered.
                 let is_answered = outcomes.get(index).is_some_and(Result::is_ok);
@@ -375,8 +369,8 @@ impl Queues {
             Purpose::Release(entry, responder) => {
                 let (answered, times) = (Try::answered(&result).then_some(trip.epoch), (trip.sent, trip.now));
                 self.cleanup.tried_beside(entry, answered, times, |token| is_asked(&self.in_flight, token));
-                let repeated = trip.repeated || responder.repeated;
-                self.deferred.wake(responder.answer(Ok(Answer { repeated, ..Answer::new([result]) })));
+                let answer = Answer { repeated: trip.repeated, ..Answer::new([result]) };
+                self.deferred.wake(responder.answer(Ok(answer)));
             }
             Purpose::Refill(refill) => {
                 let ended = self.tenures.refilled(&refill, result.ok(), trip.sent, &mut self.deferred);
@@ -398,8 +392,8 @@ impl Queues {
         let in_time = |item: &&Item| !matches!(item, Item::Call(batch, _) if in_flight::is_limited_by_backend(batch));
         let waiting = self.outbox.iter().filter(in_time).filter_map(Item::responder);
         let in_flight = self.in_flight.iter().map(|(_, call)| &call.work);
-        let in_flight = in_flight
-            .filter(|work| !matches!(work, Work::Call(Some(batch), _) if in_flight::is_limited_by_backend(batch)));
+        let in_flight =
+            in_flight.filter(|work| !matches!(work, Work::Call(batch, _) if in_flight::is_limited_by_backend(batch)));
         let in_flight = in_flight.flat_map(Work::responder);
         for responder in waiting.chain(in_flight) {
             if now < responder.at + limit {
@@ -411,27 +405,13 @@ impl Queues {
         self.answers_due = next;
     }
 
-    /// Puts what was in flight back when the task has ended, for the next one to send.
-    pub(super) fn put_back(&mut self) {
-        let calls = std::mem::take(&mut self.in_flight);
+    /// Ends what was in flight, as if the connection had broken: the task that would have read the answers has ended. Waiters ask again,
+    /// the clean-up releases again, and leases are lost. What waits to be sent is left to the next task.
+    pub(super) fn end_calls(&mut self) {
         self.counted = Counted::default();
-        for (_, SentCall { work, .. }) in calls {
-            match work {
-                Work::Send(_, purposes) => {
-                    for purpose in purposes {
-                        // Candidates ask again, and tenures are lost.
-                        if let Purpose::Release(entry, responder) = purpose
-                            && let Some((pending, doubt)) = self.cleanup.take_back(entry)
-                        {
-                            self.outbox.push_back(Item::Release(pending, doubt, responder.mark_repeated()));
-                        }
-                    }
-                }
-                Work::Call(Some(batch), responder) => {
-                    self.outbox.push_back(Item::Call(batch, responder.mark_repeated()));
-                }
-                Work::Call(None, responder) => self.deferred.wake(responder.answer(Err(BackendError::ended()))),
-                Work::Renew(_) => {}
+        for (_, SentCall { work, .. }) in std::mem::take(&mut self.in_flight) {
+            for responder in work.responder() {
+                self.deferred.wake(responder.answer(Err(BackendError::ended())));
             }
         }
         self.outbox.retain(|item| !matches!(item, Item::Refill(_)));

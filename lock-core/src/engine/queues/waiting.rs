@@ -156,7 +156,7 @@ impl Queues {
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
         match self.forget(id) {
             Standing::Turn(hold, offered) => {
-                offered.finish(End::Released);
+                offered.finish_at(now, End::Released);
                 self.abandon(hold, now);
             }
             // A waiter that was in line: `take_out` has given it this state.
