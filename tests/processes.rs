@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lock_tests::{LONG, RedisServer, SOON, role};
+use lock_tests::{LONG, RedisServer, SOON, eventually, role};
 
 const KEY: &str = "goods:1";
 
@@ -51,13 +51,36 @@ async fn nightly_job_of_three_machines_runs_once_and_one_that_stood_still_skips_
             said.extend(machine.line(SOON).await);
         }
         assert_eq!(said, [format!("ran {run}"), format!("skipped {run}")]);
-        // The end of `at_least`, or a server that has lost its data.
+        // As after the end of `at_least`, or on a server that has lost its data.
         for key in server.keys("jobs:*").await.iter().filter(|_| is_forgotten) {
             server.call(&["DEL", key]).await;
         }
         late.resume();
         assert_eq!(late.line(SOON).await.as_deref(), Some(late_says));
     }
+}
+
+#[tokio::test]
+async fn nightly_job_that_is_later_than_at_least_is_found_recorded() {
+    let server = RedisServer::start().await;
+    let records = server.folder().join("runs");
+    fs::create_dir(&records).expect("a folder");
+    let mut machines: Vec<_> = (0..3).map(|_| role!("nightly", server.url(), records.display(), 1)).collect();
+    for machine in &mut machines {
+        machine.expect("ready", SOON).await;
+    }
+    let [late, others @ ..] = &mut machines[..] else { unreachable!("three machines") };
+    late.pause();
+    late.send("run 26").await;
+    let mut said = Vec::new();
+    for machine in others {
+        machine.send("run 26").await;
+        said.extend(machine.line(SOON).await);
+        eventually(SOON, "`at_least` is over", async || server.keys("jobs:*").await.is_empty()).await;
+    }
+    late.resume();
+    said.extend(late.line(SOON).await);
+    assert_eq!(said, ["ran 26", "done before 26", "done before 26"]);
 }
 
 fn fence(text: &str) -> u64 {

@@ -211,6 +211,23 @@ async fn a_renewal_that_comes_twice_in_a_call_shortens_no_share() {
     assert!(first == last && last > LONG, "{last:?}");
 }
 
+/// As after a hand-over whose answer was lost, beside a late copy of the former holder's request.
+#[tokio::test]
+async fn a_share_that_is_taken_over_twice_is_taken_from_a_late_copy_too() {
+    let server = RedisServer::start().await;
+    let [former, next] = [1, 2].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+    let acquire = |token| Acquire::new(key("k"), token, LONG);
+    let batches = [
+        Batch::from([Operation::Acquire(acquire(former))]),
+        Batch::from([Operation::Acquire(acquire(next).from(former))]),
+        Batch::from([Operation::Acquire(acquire(former))]),
+        Batch::from_vec(vec![Operation::Acquire(acquire(next).from(former)), Operation::Inspect { key: key("k") }]),
+    ];
+    let said = says(&server, &batches, async |_| {}).await;
+    assert!(said.iter().all(|of_call| matches!(of_call[0], Some(Outcome::Held { .. }))), "{said:?}");
+    assert!(matches!(said[3][1], Some(Outcome::Shared { leases: 1, .. })), "{said:?}");
+}
+
 #[tokio::test]
 async fn a_mark_of_another_program_at_a_key_is_an_error_of_that_key_only() {
     let server = RedisServer::start().await;
@@ -247,11 +264,11 @@ async fn shares_of_a_call_are_renewed_each_by_its_own_ttl_with_and_without_a_com
             ]),
             Batch::from_vec(vec![Operation::Acquire(writer), Operation::Inspect { key: key("k") }]),
         ];
-        let said = says(&server, &batches, async |number| {
-            if number == 1 {
-                // As if its time had passed: the share is there until another is renewed.
-                server.call(&["ZADD", "k", "XX", "1", &over.reveal()]).await;
-            }
+        let said = says(&server, &batches, async |number| match number {
+            // As if its time had passed: the share is there until another is renewed.
+            1 => drop(server.call(&["ZADD", "k", "XX", "1", &over.reveal()]).await),
+            2 => assert!(server.call(&["ZSCORE", "k", &over.reveal()]).await.is_nil(), "what is over is gone"),
+            _ => {}
         })
         .await;
         let renewed = |said: &Option<Outcome>| matches!(said, Some(Outcome::Renewed { .. }));

@@ -219,11 +219,17 @@ fn a_grant_in_a_call_of_a_larger_number_gives_it_to_those_who_share_the_key() {
     let floor = (BEGIN + 60_000) * 1_000;
     let mut acquire = alone.acquire(later, SECOND);
     acquire.floor = floor;
-    assert_eq!(alone.at(1_015, Operation::Acquire(acquire)), Outcome::Held { fence: floor, block: 1, was_free: true });
+    let took = alone.at(1_015, Operation::Acquire(acquire.clone()));
+    assert_eq!(took, Outcome::Held { fence: floor, block: 1, was_free: true });
     assert!(alone.holds(1_015, waiter).is_some());
-    for rule in ["number-falls", "shared-fence"] {
+    for rule in ["number-falls", "shared-fence", "below-floor"] {
         assert_eq!(alone.breaches(rule), 0, "{:?}", alone.node.audit.breaches);
     }
+    // A store that forgot the number that was asked for is found.
+    let forgot = Outcome::Held { fence: floor - 1, block: 1, was_free: true };
+    let node = &mut alone.node;
+    node.audit.acquired(&acquire, (true, true, false), forgot, (BEGIN + 1_015, floor), &node.channels);
+    assert_eq!(alone.breaches("below-floor"), 1);
 }
 
 #[test]

@@ -97,6 +97,10 @@ impl Audit {
             let message = format!("{key}: {} is given to one more at {now} ms than may have it", token.mode());
             self.breaches.push((rule, message));
         }
+        if fences.0 < floor && !self.blind {
+            let message = format!("{key}: {} has the number {}, and {floor} was asked for", token.mode(), fences.0);
+            self.breaches.push(("below-floor", message));
+        }
         if !is_joined || floor > known {
             self.drew(key, token, fences);
             return;
