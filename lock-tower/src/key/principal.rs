@@ -6,7 +6,7 @@ use super::{choice::IntoChoice, http, parts::Parts};
 /// Clients choose their idempotency keys. Without a principal, a client that sends another client's key is given the other client's
 /// answer. So text is not a principal, and neither is a part that is `.optional()`. Take what the service has authenticated, such as an
 /// extension that an outer layer sets; a header only if a gateway sets it. A request
-/// whose principal is empty is refused with 500 `lock_misconfigured`. A service with one client says so with a closure.
+/// whose principal has an empty part is refused with 500 `lock_misconfigured`. A service with one client says so with a closure.
 ///
 /// This trait is sealed.
 ///

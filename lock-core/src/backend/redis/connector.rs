@@ -226,16 +226,24 @@ impl Connector {
 
     /// Runs a command that may be repeated, or several, whose replies are an array then.
     pub(super) async fn query<T: FromRedisValue>(&self, commands: &Commands) -> Result<T, BackendError> {
+        self.query_over(commands).await.map(|(reply, _)| reply)
+    }
+
+    /// As [`query`](Self::query), with the epoch of the connection that has answered.
+    pub(super) async fn query_over<T: FromRedisValue>(&self, commands: &Commands) -> Result<(T, u64), BackendError> {
         let limit = Instant::now() + self.limit();
         let mut after = 0;
         loop {
             let connection = self.connection(after, limit).await?;
             after = connection.epoch;
             match self.reply(&mut connection.send(commands, limit)).await {
+                // The connection has ended behind them.
+                Ok(replies) if replies.len() < commands.count() => {}
                 Ok(mut replies) => {
                     let single = if replies.len() == 1 { replies.pop() } else { None };
                     let reply = single.unwrap_or_else(|| Value::Array(replies.into_vec()));
-                    return from_redis_value(reply).map_err(|error| self.read(error.into()));
+                    let reply = from_redis_value(reply).map_err(|error| self.read(error.into()))?;
+                    return Ok((reply, after));
                 }
                 Err(Unanswered::Broken(_)) => {}
                 Err(unanswered) => return Err(self.failed(unanswered)),

@@ -383,9 +383,9 @@ async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, Backe
     loop {
         let mut scan = Commands::one(["SCAN"]);
         scan.number(cursor).text("MATCH").text(&pattern).text("COUNT").number(PAGE);
-        let (next, page): (u64, Vec<Vec<u8>>) = connector.query(&scan).await?;
-        let began = std::mem::replace(&mut epoch, connector.link.epoch());
-        if cursor != 0 && began != epoch {
+        let ((next, page), over): ((u64, Vec<Vec<u8>>), u64) = connector.query_over(&scan).await?;
+        let before = std::mem::replace(&mut epoch, over);
+        if cursor != 0 && before != epoch {
             // A cursor means nothing to another server.
             let message = format!("the connection to {} broke while keys were listed; try again", connector.address());
             return Err(BackendError::unavailable(message));

@@ -86,7 +86,7 @@ impl Replication {
             Ok(Ok(answer)) => answer,
             // The driver has ended, and the connection with it.
             Ok(Err(_)) => Err(failure::closed(&connector.address())),
-            Err(_) => Err(connector.out_of_time()),
+            Err(_) => Err(connector.silent()),
         }
     }
 
