@@ -323,15 +323,7 @@ async fn waiter_that_gives_up_leaves_its_place_to_the_next() {
 /// time, in `lock-core/tests/turns.rs`: here a process may get no time from the machine when it is its turn.
 #[tokio::test]
 async fn processes_that_contend_all_have_their_turns() {
-    let (server, run) = (RedisServer::start().await, Run::new("contention-fairness"));
-    let mut team = team!(run, "contend", 4, "p", [url(&server), TTL, "tasks=4", "keys=1", "hold=1"]).await;
-    team.go().await;
-    contend(&server).await;
-    let rounds = team.stop(SOON).await;
-    run.settle(&server).await;
-    let turns = turns(&judged(&run));
-    println!("{turns:?} turns, {rounds:?} rounds");
-    assert_eq!(turns.len(), 4);
+    let turns = turns_of(4, "tasks=4", "contention-fairness").await;
     assert!(turns.values().all(|turns| *turns > 3), "{turns:?}");
 }
 
@@ -340,15 +332,21 @@ async fn processes_that_contend_all_have_their_turns() {
 #[tokio::test]
 #[ignore = "starts sixty processes; run by .ci/nightly"]
 async fn sixty_processes_that_wait_for_one_key_are_all_served() {
-    let (server, run) = (RedisServer::start().await, Run::new("contention-crowd"));
-    let mut team = team!(run, "contend", 60, "p", [url(&server), TTL, "tasks=1", "keys=1", "hold=1"]).await;
+    turns_of(60, "tasks=1", "contention-crowd").await;
+}
+
+/// How often each of so many processes had a key between two others.
+async fn turns_of(processes: usize, tasks: &str, name: &str) -> BTreeMap<String, u64> {
+    let (server, run) = (RedisServer::start().await, Run::new(name));
+    let mut team = team!(run, "contend", processes, "p", [url(&server), TTL, tasks, "keys=1", "hold=1"]).await;
     team.go().await;
     contend(&server).await;
     let rounds = team.stop(SOON).await;
     run.settle(&server).await;
     let turns = turns(&judged(&run));
     println!("{turns:?} turns, {rounds:?} rounds");
-    assert_eq!(turns.len(), 60);
+    assert_eq!(turns.len(), processes);
+    turns
 }
 
 /// How often each process had the key between two others.

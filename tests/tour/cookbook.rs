@@ -139,7 +139,7 @@ mod schedule {
 
     /// Has the run done, by whatever machine. Every machine calls this when the run is due, and once more when it starts.
     async fn done_tonight(manager: &LockManager, scheduled: &str) -> Result {
-        // Half an hour: longer than the longest report.
+        // Half an hour: longer than the longest report, and than the ttl.
         for _ in 0..60 {
             if let Err(error) = nightly(manager, scheduled).await {
                 tracing::error!("the run has failed here: {error}");

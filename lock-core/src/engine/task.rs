@@ -302,9 +302,7 @@ impl Work {
             tokio::select! {
                 biased;
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
-                Some(()) = self.lists.next() => {
-                    let _ = poll_fn(|cx| Poll::Ready(self.exchange.poll(cx))).await;
-                }
+                Some(()) = self.lists.next() => {}
                 waits = poll_fn(|cx| self.exchange.poll(cx)) => self.gathers = waits && !self.exchange.calls.is_empty(),
                 Some(arrived) = self.notices.recv() => self.notice = Some(arrived),
                 // A request that comes alone leaves at once.

@@ -189,7 +189,7 @@ impl<K, A: Answers, P> IdempotencyLayer<K, A, P> {
             "with permits several requests of a key would run at once; leave them out".to_owned()
         } else if let Some(address) = address.filter(fills) {
             format!(
-                "the answers would fill {address}, which has the locks; use another server, or set `beside_the_locks`"
+                "the answers would fill {address}, which has the locks; use another server, or call `.beside_the_locks()` on the layer"
             )
         } else {
             return Ok(());
