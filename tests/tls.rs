@@ -168,8 +168,12 @@ async fn a_server_whose_certificate_the_platform_trusts_is_used() {
         return;
     }
     let server = TlsServer::start().await;
-    // The platform's certificates are those of this file, for a process of its own.
-    let trusted = format!("SSL_CERT_FILE={}", server.certificate());
+    // The platform's certificates are those of this file, for a process of its own. Another one among them cannot be used.
+    let file = server.folder.path().join("trusted.pem");
+    let unusable = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let usable = std::fs::read_to_string(server.certificate()).expect("a certificate");
+    std::fs::write(&file, format!("{unusable}{usable}")).expect("a folder of the server's own");
+    let trusted = format!("SSL_CERT_FILE={}", file.display());
     let url = server.url();
     let arguments =
         [&trusted, env!("CARGO_BIN_EXE_lock-role"), "hold", &url, "goods:1", &LONG.as_millis().to_string(), "0"];

@@ -153,7 +153,8 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// next request of the key is served**, and a hold then has no bound by default.
     ///
     /// With [`at_least`](LeaseOptions::at_least), a key stays busy for that long after a request began, whatever the service answered; a
-    /// client that hangs up before the answer frees it at once.
+    /// client that hangs up before the answer frees it at once. So does, with [`until_body_end`](Self::until_body_end), a body that is
+    /// dropped before its end, as hyper drops a stream over HTTP/1 once all of its `content-length` is written.
     ///
     /// With a [`durability`](LeaseOptions::durability), a request whose lease too few replicas have in time is refused, in HTTP with
     /// 503, in gRPC with UNAVAILABLE, even with [`LetThrough`](crate::OnBackendError::LetThrough).
