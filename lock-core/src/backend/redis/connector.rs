@@ -329,7 +329,7 @@ impl Connector {
         }
     }
 
-    /// Why there is no connection in time.
+    /// The error of a request for which there was no connection in time.
     pub(super) fn out_of_time(&self) -> BackendError {
         if self.asks_for_credentials() {
             return failure::no_credentials("has not answered yet", &self.address());
@@ -337,7 +337,7 @@ impl Connector {
         self.silent()
     }
 
-    /// Why what was sent has no answer in time.
+    /// The error of a request that was sent and not answered in time.
     pub(super) fn silent(&self) -> BackendError {
         let (address, limit) = (&self.address(), self.limit());
         if let Some(named) = self.named().filter(|_| !self.is_reached.load(Ordering::Relaxed)) {
