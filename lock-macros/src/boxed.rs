@@ -6,7 +6,8 @@
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Expr, GenericArgument, Pat, Path, PathArguments, Result, ReturnType, Token, Type, TypeParamBound,
+    Attribute, Expr, ExprIf, GenericArgument, Pat, Path, PathArguments, Result, ReturnType, Token, Type,
+    TypeParamBound,
     parse::{ParseStream, Parser},
     punctuated::Punctuated,
     token::Brace,
@@ -64,18 +65,24 @@ impl Prologue {
     /// Puts the new name of `self` in the place of the old one.
     pub(crate) fn rename_self(&self, tokens: TokenStream) -> TokenStream {
         let Some(this) = &self.this else { return tokens };
-        let each = |tree| match tree {
-            TokenTree::Group(group) => {
-                let mut renamed = Group::new(group.delimiter(), self.rename_self(group.stream()));
-                renamed.set_span(group.span());
-                TokenTree::Group(renamed)
-            }
-            TokenTree::Ident(word) if word == "self" => {
-                TokenTree::Ident(Ident::new(&this.to_string(), this.span().located_at(word.span())))
-            }
-            other => other,
-        };
-        tokens.into_iter().map(each).collect()
+        let mut tokens = tokens.into_iter().peekable();
+        let mut all = TokenStream::new();
+        while let Some(tree) = tokens.next() {
+            // `self::` begins a path.
+            let begins_path = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
+            all.extend([match tree {
+                TokenTree::Group(group) => {
+                    let mut renamed = Group::new(group.delimiter(), self.rename_self(group.stream()));
+                    renamed.set_span(group.span());
+                    TokenTree::Group(renamed)
+                }
+                TokenTree::Ident(word) if word == "self" && !begins_path => {
+                    TokenTree::Ident(Ident::new(&this.to_string(), this.span().located_at(word.span())))
+                }
+                other => other,
+            }]);
+        }
+        all
     }
 }
 
@@ -99,35 +106,47 @@ fn async_block(input: ParseStream<'_>) -> Result<Group> {
     if input.is_empty() { Ok(block) } else { Err(input.error("the end")) }
 }
 
-/// Takes what `#[async_trait]` writes apart: the `let` statements, then `let __ret: T = { … };` with the body.
+/// Takes what `#[async_trait]` writes apart: the `let` statements, then `let __ret: T = { … };` with the body, and `__ret`. Without an
+/// output it is `let _: () = { … };`.
 ///
-/// An error when it does not look like that: then the whole block is the body.
+/// An error when it is not just that: then the whole block is the body, since what somebody has written must neither run before the lock
+/// is taken nor be left out.
 fn prologue(input: ParseStream<'_>) -> Result<(Prologue, Group)> {
     let mut prologue = Prologue::default();
     if input.peek(Token![if]) {
         // Tells the type of the block; it is never run.
-        let hint: Expr = input.parse()?;
+        let hint: ExprIf = input.parse()?;
+        let Expr::Let(condition) = &*hint.cond else { return Err(input.error("a hint")) };
+        let Pat::TupleStruct(some) = &*condition.pat else { return Err(input.error("a hint")) };
+        if !some.elems.iter().all(is_ret) {
+            return Err(input.error("a hint"));
+        }
         hint.to_tokens(&mut prologue.statements);
     }
     loop {
-        if let Ok(block) = input.fork().parse::<Group>()
-            && block.delimiter() == Delimiter::Brace
-        {
-            return Ok((prologue, block));
-        }
         let attributes = input.call(Attribute::parse_outer)?;
         input.parse::<Token![let]>()?;
         let pattern = input.call(Pat::parse_single)?;
         if input.parse::<Option<Token![:]>>()?.is_some() {
             input.parse::<Type>()?;
             input.parse::<Token![=]>()?;
-            let block = input.parse()?;
-            input.parse::<TokenStream>()?;
-            return Ok((prologue, block));
+            let block: Group = input.parse()?;
+            input.parse::<Token![;]>()?;
+            if !matches!(pattern, Pat::Wild(_)) {
+                input.call(Attribute::parse_outer)?;
+                if !is_ret(&pattern) || !is_ret(&input.call(Pat::parse_single)?) {
+                    return Err(input.error("the body"));
+                }
+            }
+            let is_body = block.delimiter() == Delimiter::Brace && input.is_empty();
+            return if is_body { Ok((prologue, block)) } else { Err(input.error("the body")) };
         }
         input.parse::<Token![=]>()?;
         let argument: TokenTree = input.parse()?;
         input.parse::<Token![;]>()?;
+        if !is_argument(&argument) {
+            return Err(input.error("an argument"));
+        }
         prologue.statements.extend(quote!(#(#attributes)* let #pattern = #argument;));
         if let (Pat::Ident(this), TokenTree::Ident(word)) = (&pattern, &argument)
             && word == "self"
@@ -136,6 +155,20 @@ fn prologue(input: ParseStream<'_>) -> Result<(Prologue, Group)> {
         }
         prologue.patterns.push((attributes, pattern));
     }
+}
+
+/// Whether this is an argument, or `{ let argument = argument; argument }`.
+fn is_argument(tree: &TokenTree) -> bool {
+    use TokenTree::{Ident, Punct};
+    let TokenTree::Group(group) = tree else { return matches!(tree, Ident(_)) };
+    let trees: Vec<_> = group.stream().into_iter().collect();
+    matches!(&trees[..], [Ident(word), Ident(one), Punct(_), Ident(two), Punct(_), Ident(three)]
+        if word == "let" && one == two && two == three)
+}
+
+/// Whether a pattern is the name that `#[async_trait]` gives to the output.
+fn is_ret(pattern: &Pat) -> bool {
+    matches!(pattern, Pat::Ident(name) if name.ident == "__ret" && name.by_ref.is_none() && name.subpat.is_none())
 }
 
 /// Returns `T` of `Pin<Box<dyn Future<Output = T>>>`.

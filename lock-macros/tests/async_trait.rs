@@ -19,6 +19,11 @@ struct Shop {
 
 struct Order<T>(T, u8);
 
+/// A path that begins with `self` is none of the method's.
+fn of(locks: &LockManager) -> &LockManager {
+    locks
+}
+
 #[async_trait]
 trait Trade {
     async fn by_reference(&self, id: u64) -> Result<String, Error>;
@@ -47,7 +52,7 @@ trait Trade {
 #[async_trait]
 impl Trade for Shop {
     /// Documented.
-    #[distributed_lock(key = "<self.tenant>:<id>", manager = self.locks, lease = l)]
+    #[distributed_lock(key = "<self.tenant>:<id>", manager = self::of(&self.locks), lease = l)]
     async fn by_reference(&self, id: u64) -> Result<String, Error> {
         tokio::task::yield_now().await;
         if id == 0 {
@@ -199,6 +204,39 @@ mod written_by_hand {
         assert_eq!(manager.scope(descend(1, 3)).await?, 4);
         let _guard = manager.lock("tree:1:0").await?;
         assert_eq!(manager.scope(descend(1, 3)).await.unwrap_err().kind(), ErrorKind::Busy);
+        Ok(())
+    }
+
+    /// What `#[async_trait]` would put first is written by somebody here.
+    #[distributed_lock(key = "<key>")]
+    fn step_by_step(
+        key: &'static str,
+        manager: LockManager,
+    ) -> Pin<Box<dyn Future<Output = Result<u8, Error>> + Send>> {
+        Box::pin(async move {
+            let first = { u8::from(manager.is_locked(key).await?) };
+            let last: Result<u8, Error> = { Ok(first + 10 * u8::from(manager.is_locked(key).await?)) };
+            assert!(manager.is_locked(key).await?);
+            last.map(|all| all + 100)
+        })
+    }
+
+    #[distributed_lock(key = "<key>")]
+    fn asks_first(key: &'static str, manager: LockManager) -> Pin<Box<dyn Future<Output = Result<u8, Error>> + Send>> {
+        Box::pin(async move {
+            if manager.is_locked(key).await? {
+                return Ok(1);
+            }
+            let left: Result<u8, Error> = { Ok(2) };
+            left
+        })
+    }
+
+    #[tokio::test]
+    async fn every_statement_runs_and_none_before_the_lock() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        assert_eq!(manager.scope(step_by_step("k", manager.clone())).await?, 111);
+        assert_eq!(manager.scope(asks_first("k", manager.clone())).await?, 1);
         Ok(())
     }
 }
