@@ -99,6 +99,7 @@ struct Methods {
 
 impl Methods {
     fn lock(&self, path: &str) -> bool {
+        let path = called(path);
         if cover(&self.except, path) {
             return false;
         }
@@ -112,8 +113,15 @@ impl Methods {
     }
 
     fn share(&self, path: &str) -> bool {
-        cover(&self.shared, path)
+        cover(&self.shared, called(path))
     }
+}
+
+/// The service and the method of a call: the end of its path. A gateway or a nested router puts a prefix before them, under which no
+/// method may pass without its lock.
+fn called(path: &str) -> &str {
+    let method = path.rfind('/').unwrap_or(0);
+    &path[path[..method].rfind('/').unwrap_or(0)..]
 }
 
 /// Whether a call is to one of some methods, as `/shop.Goods/Sell`, or to any of a service, as `shop.Goods`.
@@ -340,8 +348,14 @@ mod tests {
             ("/shop.OrdersArchive/Place", false),
             ("/grpc.health.v1.Health/Check", true),
             ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
+            ("/Sell", false),
+            ("Sell", false),
+            ("", false),
         ] {
             assert_eq!(locked(&named, path), is_locked, "{path}");
+            let behind_a_gateway = format!("/api/v1{path}");
+            assert_eq!(locked(&named, &behind_a_gateway), is_locked, "{behind_a_gateway}");
+            assert!(!locked(&all, "/api/grpc.health.v1.Health/Check"));
         }
         let but = named.except([sell]);
         assert!(!locked(&but, sell) && locked(&but, "/shop.Orders/Place"));

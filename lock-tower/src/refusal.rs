@@ -100,7 +100,7 @@ impl Refusal {
     /// [`Error::retry_after`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.error().map_or_else(|| self.case().retry_after(), Error::retry_after)
+        self.error().and_then(Error::retry_after).or_else(|| self.case().retry_after())
     }
 
     /// Returns the inner error: a boxed [`lock_core::Error`], the error of the [`KeyExtractor`](crate::KeyExtractor),
@@ -123,6 +123,8 @@ impl Refusal {
             Self::Misconfigured(_) => Case::Misconfigured,
             Self::Overloaded(_) => Case::Overloaded,
             Self::OutOfTime(_) => Case::OutOfTime,
+            // The service was not called: it was one of several keys, or its replicas were waited for.
+            Self::NotAcquired(error) if error.case() == Case::Lost => Case::Unavailable,
             Self::NotAcquired(error) | Self::Lost(error) => error.case(),
         }
     }

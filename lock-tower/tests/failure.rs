@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Failing, Floor, Log, limit, soon, until};
+use crate::support::{Failing, Floor, Log, limit, soon, until, until_waited_for};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
@@ -67,6 +67,22 @@ const NEVER: RangeInclusive<u64> = 0..=0;
 
 async fn text(response: Received) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+/// It is among several keys, so the service has not been called: nothing was done, and proxies may repeat the request.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_lost_before_the_service_is_called_is_no_loss_of_work() {
+    let _limit = limit();
+    let (manager, floor) = (LockManager::in_memory(), Floor::default());
+    let service = LockLayer::http(manager.clone(), |_: &Sent| ["a", "b"]).layer(shop(&floor));
+    let other = manager.lock("b").await.unwrap();
+    let response = tokio::spawn(service.oneshot(post("/a")));
+    until_waited_for(&manager, "b").await;
+    manager.force_release("a").await.unwrap();
+    other.release().await.unwrap();
+    let response = soon(response).await.unwrap().unwrap();
+    refusal(response, StatusCode::SERVICE_UNAVAILABLE, "lock_unavailable", 1..=1).await;
+    assert_eq!(floor.most(), 0);
 }
 
 #[tokio::test(start_paused = true)]

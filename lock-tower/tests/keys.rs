@@ -192,6 +192,15 @@ async fn method_and_path_are_one_key_however_they_are_spelt_and_nested() {
         assert_eq!(read(plain).await, read(encoded).await, "one id to the handler");
         assert_eq!(key(plain).await, key(encoded).await, "and one key");
     }
+    let key = |method| {
+        scoped("shop", method_and_path()).extract(&Request::builder().method(method).uri("/x").body(()).unwrap())
+    };
+    let keys = ["GET", "HEAD", "OPTIONS"].map(|method| format!("{:?}", key(method)));
+    assert_eq!(
+        keys,
+        ["GET", "GET", "OPTIONS"].map(|method| format!("Lock(\"shop:{method} /x\")")),
+        "one handler is one key"
+    );
     let nested = Router::new().nest("/north", locked(scoped("shop", method_and_path())));
     assert_eq!(ask(nested, to("/north/goods/1")).await.1, "shop:POST /north/goods/1");
 }

@@ -51,7 +51,7 @@ impl Attempt {
     pub(super) fn new(prefix: &str, key: &str, request: &Request<()>, body: &[u8]) -> Self {
         let query = request.uri().query().unwrap_or_default();
         // Two spellings of a path are one request. In the form of a key, as in all answers that are stored.
-        let path = join(["", &spelled(request)]);
+        let path = join(["", &spelled(request.method(), request)]);
         let fingerprint = format!("{:032x}", fingerprint([path.as_bytes(), query.as_bytes(), body]));
         Self { key: format!("{prefix}{key}").into(), fingerprint: fingerprint.into() }
     }
@@ -72,7 +72,11 @@ impl Attempt {
     /// Writes an answer.
     pub(super) fn kept(&self, response: &Response<Bytes>, trailers: Option<&HeaderMap>) -> Bytes {
         let mut record = format!("{FORM}{} {}\n", self.fingerprint, response.status().as_u16()).into_bytes();
-        let is_kept = |name: &str| KEPT.contains(&name) || name.starts_with("grpc-");
+        // A call that fails at once has its status in the headers, and there what its handler says beside it.
+        let is_trailer = response.headers().contains_key("grpc-status");
+        let is_kept = |name: &str| {
+            KEPT.contains(&name) || name.starts_with("grpc-") || is_trailer && !OF_THE_MOMENT.contains(&name)
+        };
         let headers = response.headers().iter().filter(|(name, _)| is_kept(name.as_str()));
         let trailers = trailers.into_iter().flatten().filter(|(name, _)| *name != header::SET_COOKIE);
         let trailers = trailers.map(|field| (" ", field));
@@ -130,6 +134,9 @@ const FORM: &str = "lock-tower 1 ";
 #[rustfmt::skip]
 const KEPT: [&str; 11] = ["cache-control", "content-disposition", "content-encoding", "content-language", "content-location",
     "content-type", "etag", "last-modified", "link", "location", "vary"];
+
+/// The headers of one connection, moment or client.
+const OF_THE_MOMENT: [&str; 6] = ["connection", "content-length", "date", "server", "set-cookie", "transfer-encoding"];
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-use ::http::{HeaderName, Request, Uri};
+use ::http::{HeaderName, Method, Request, Uri};
 use lock_core::key::MAX_KEY_BYTES;
 
 use super::{
@@ -113,8 +113,9 @@ impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
 /// Takes the method and the path, as in `POST /goods/1`, without the query, as a part of a [`scoped`](super::scoped) key.
 ///
 /// Two spellings of one path are one key: the path is decoded, as a handler reads it. An encoded `/` is `%2F`, since
-/// it does not separate, and a `%` is `%25`, whether it was encoded or not. With the feature `axum` a nested router sees the
-/// whole path.
+/// it does not separate, and a `%` is `%25`, whether it was encoded or not. HEAD is GET, whose handler answers it. With the feature `axum` a
+/// nested router sees the whole path. For readers and writers who share a key ([`shared_for`](crate::LockLayer::shared_for)) it is none: each
+/// method has another.
 ///
 /// A wildcard such as `{*file}` reads `a%2Fb` as `a/b`, but here the two are two keys. Use `path_param` for such routes.
 ///
@@ -138,14 +139,16 @@ pub struct MethodAndPath(());
 
 impl<B> Parts<Request<B>> for MethodAndPath {
     fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
-        key.part(&spelled(request));
+        // Routers answer HEAD by the handler of GET.
+        let method = request.method();
+        key.part(&spelled(if method == Method::HEAD { &Method::GET } else { method }, request));
         Ok(())
     }
 }
 
 /// The method and the path, in one spelling.
-pub(crate) fn spelled<B>(request: &Request<B>) -> String {
-    let mut spelled = format!("{} ", request.method());
+pub(crate) fn spelled<B>(method: &Method, request: &Request<B>) -> String {
+    let mut spelled = format!("{method} ");
     normalise(uri(request).path(), &mut spelled);
     spelled
 }

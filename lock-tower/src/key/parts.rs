@@ -2,7 +2,10 @@ use std::fmt::Write as _;
 
 use lock_core::key::part;
 
-use super::choice::{Choice, IntoChoice};
+use super::{
+    choice::{Choice, IntoChoice},
+    text::Mistake,
+};
 
 /// A part of a [`scoped`](super::scoped) key, behind the scope: text, a closure that takes `&Req` and returns what
 /// [`IntoChoice`] is made for, a ready-made part, or a tuple of two to eight parts.
@@ -64,6 +67,8 @@ where
                 key.part(&value);
                 Ok(())
             }
+            // Its keys would stand without the scope: as if a client had named any key.
+            Choice::LockAll(_) => Err(Choice::Refuse(Mistake(LIST.to_owned()).into())),
             other => Err(other),
         }
     }
@@ -92,3 +97,5 @@ several!(A 0, B 1, C 2, D 3, E 4);
 several!(A 0, B 1, C 2, D 3, E 4, F 5);
 several!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
 several!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+
+const LIST: &str = "a part of a key is one text, and a closure gave a list; several keys are an array of `scoped`";

@@ -108,6 +108,13 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_is_a_list_is_refused() {
+        let list = |_: &&str| ["jobs:nightly".to_owned(), "8".to_owned()];
+        assert!(key(scoped("a", list), "").contains("gave a list"));
+        assert!(key(scoped("a", ("b", list)), "").contains("gave a list"));
+    }
+
+    #[test]
     fn a_scope_that_begins_another_one_is_no_fence() {
         let value = |request: &&'static str| *request;
         assert_eq!(key(scoped("shop", (value, "7")), "goods"), key(scoped("shop:goods", "7"), ""));

@@ -39,6 +39,7 @@ impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
     /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
     /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
     ///
+    /// What stands before service and method in the path of a call does not count: a gateway or a nested router may have put it there.
     /// If a name cannot be that of a method or service, the layer refuses every request; see [`check_for`](Self::check_for).
     ///
     /// # Examples

@@ -68,7 +68,10 @@ async fn method(
     let code: i32 = head.uri.path().rsplit('/').next().unwrap().parse().unwrap();
     let status = Status::new(Code::from_i32(code), format!("run {run}"));
     if code != 0 {
-        return Ok(status.into_http());
+        let mut response = status.into_http();
+        response.headers_mut().insert("x-run", run.into());
+        response.headers_mut().insert("set-cookie", "session=secret".parse().unwrap());
+        return Ok(response);
     }
     let mut trailers = HeaderMap::new();
     status.add_header(&mut trailers).unwrap();
@@ -154,6 +157,9 @@ async fn attack_17_statuses_that_invite_a_retry_are_not_kept() {
         let again = call(&channel, &path, Some(&key), "").await;
         assert_eq!((first.code as i32, again.code as i32), (code, code));
         assert_eq!((runs.load(SeqCst) - before == 1, first.message == again.message), (is_kept, is_kept), "{code}");
+        // Its metadata are in the headers, since it has no message.
+        assert_eq!(first.headers["x-run"] == again.headers["x-run"], is_kept, "{code}");
+        assert!(!is_kept || !again.headers.contains_key("set-cookie"), "{code}");
     }
 }
 

@@ -7,6 +7,7 @@ mod grpc;
 mod hang_up;
 mod model;
 mod rules;
+mod stores;
 mod storm;
 
 use std::{
