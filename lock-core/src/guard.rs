@@ -5,6 +5,7 @@ mod extend;
 use std::{
     sync::Arc,
     task::{Context, Poll},
+    thread,
     time::Duration,
 };
 
@@ -193,6 +194,13 @@ impl LockGuard {
         self.held.as_ref().map(|(engine, _)| engine)
     }
 
+    /// Has its lease end at `latest`, however long it is renewed.
+    pub(crate) fn end_by(&self, latest: Moment) {
+        if let Some((engine, id)) = &self.held {
+            engine.with(|state| state.queues.tenures.end_by(*id, latest));
+        }
+    }
+
     /// Whether the lease is held; the error of an `attempt` if not.
     pub(crate) fn check(&self, attempt: &'static str) -> Result<(), Error> {
         let hold = self.lease.hold();
@@ -376,7 +384,8 @@ impl Drop for LockGuard {
             // First, as in `release`. A lease that was lost before keeps its reason.
             let released = self.lease.hold().release_at(now);
             engine.with(|state| {
-                if self.unfinished || released.is_err() {
+                // A panic before the work has a future, as in a closure that prepares it, is one of unfinished work, too.
+                if self.unfinished || thread::panicking() || released.is_err() {
                     state.queues.tenures.keep_no_longer(id);
                 }
                 state.queues.abandon(id, now);

@@ -1,6 +1,9 @@
 //! Acquiring, waiting, trying, several keys, handing over; memory backend, virtual time.
 
-use std::{future::pending, time::Duration};
+use std::{
+    future::{Ready, pending},
+    time::Duration,
+};
 
 use lock_core::{Argument, End, ErrorKind, Handover, LockManager, LossReason};
 use tokio::time::{Instant, sleep, timeout};
@@ -395,6 +398,9 @@ async fn a_key_is_kept_busy_for_work_that_failed_and_not_for_work_that_did_not_r
     let guard = request().await.unwrap();
     assert!(tokio::spawn(guard.protect(async { panic!("on purpose") })).await.unwrap_err().is_panic());
     assert!(!is_busy().await, "panicked");
+    let prepares = |_| -> Ready<()> { panic!("on purpose, before there is a future") };
+    assert!(tokio::spawn(request().run(prepares)).await.unwrap_err().is_panic());
+    assert!(!is_busy().await, "panicked before it began");
     let all = manager.lock_all(["job", "other"]).at_least(secs(60));
     assert!(timeout(secs(1), all.run(async |_| pending::<()>().await)).await.is_err());
     assert!(!is_busy().await && !manager.is_locked("other").await.unwrap(), "several keys");

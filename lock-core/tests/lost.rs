@@ -131,6 +131,28 @@ async fn max_hold_counts_from_the_hold_and_not_from_the_wait_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn max_hold_of_several_keys_counts_from_the_last_of_them() {
+    let manager = LockManager::in_memory();
+    let busy = manager.lock("b").await.unwrap();
+    let all = tokio::spawn(manager.lock_all(["a", "b"]).max_hold(secs(2)).wait(secs(9)).acquire());
+    sleep(secs(5)).await;
+    drop(busy);
+    let all = all.await.unwrap().expect("`a` is held on while `b` is waited for");
+    sleep(ms(1_900)).await;
+    assert!(all.is_held());
+    assert_eq!(all.ended().await.1, End::Lost(LossReason::MaxHold));
+    for key in ["a", "b"] {
+        support::eventually_free(&manager, key).await;
+    }
+    let all = manager.lock_all(["a", "b"]).max_hold(secs(2)).await.unwrap();
+    sleep(ms(1_900)).await;
+    assert!(all.is_held());
+    assert_eq!(all.ended().await.1, End::Lost(LossReason::MaxHold));
+    let none = manager.lock_all(["a", "b"]).max_hold(Duration::ZERO).await.unwrap_err();
+    assert!(none.to_string().contains("max_hold"), "{none}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn max_hold_ends_a_hold_that_is_stuck_and_frees_the_key() {
     let manager = LockManager::in_memory();
     let guard = manager.lock("k").ttl(secs(3)).max_hold(secs(20)).await.unwrap();

@@ -151,16 +151,20 @@ impl Hold {
         self.pulse.now()
     }
 
-    /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it
-    /// as held ([`count`](Self::count)) when no lock is held.
-    pub(crate) fn begin(&self, now: Moment, latest: Moment) -> bool {
+    /// Begins the hold `now`; false if it has ended, or its time is over. The caller counts it as held ([`count`](Self::count))
+    /// when no lock is held.
+    pub(crate) fn begin(&self, now: Moment) -> bool {
         let mut state = self.state();
         if state.ended.is_some() || state.over(now).is_some() {
             return false;
         }
         state.begun = now;
-        state.latest = latest;
         true
+    }
+
+    /// Has it end at `latest`, however long it is renewed.
+    pub(crate) fn end_by(&self, latest: Moment) {
+        self.state().latest = latest;
     }
 
     /// Counts it as held, in the metrics.
@@ -423,7 +427,8 @@ mod tests {
         let clock = Arc::new(Hand::default());
         let validity = Validity { deadline: at(1_000), danger: Moment::NEVER, version: 0 };
         let hold = Hold::new(key(), 1, &terms(1_000), &Pulse::new(Arc::clone(&clock) as _, None), validity);
-        hold.begin(at(0), at(5_000));
+        hold.begin(at(0));
+        hold.end_by(at(5_000));
         (hold, clock)
     }
 

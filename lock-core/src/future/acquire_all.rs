@@ -170,6 +170,11 @@ impl AcquireAll {
             }
             *guards = confirmed?;
         }
+        if let Some(max_hold) = request.options.max_hold {
+            // From now on, since the work begins now: a key that was waited for takes nothing off.
+            let latest = engine.now() + max_hold;
+            guards.iter().for_each(|guard| guard.end_by(latest));
+        }
         let mut guard = LockAllGuard::new(std::mem::take(guards), acquired.since(*began));
         guard.guards.iter().try_for_each(|guard| guard.check(ACQUIRE))?;
         guard.guards.iter_mut().for_each(|guard| guard.unfinished = false);

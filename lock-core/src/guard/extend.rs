@@ -21,7 +21,7 @@ impl LockGuard {
     /// # Errors
     /// * [`ErrorKind::Lost`] if the lease is lost already (then nothing is sent), or if the backend reports the loss.
     /// * [`ErrorKind::Invalid`] for a ttl below 10 ms or above 100 years.
-    /// * [`ErrorKind::Backend`] if the backend did not answer: the lease is held as long as before.
+    /// * [`ErrorKind::Backend`] if the backend did not answer: the lease is held as long as before, or for `ttl` if that is shorter.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease held for at least the time that was left, or for `ttl` if that is shorter.

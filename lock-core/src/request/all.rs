@@ -94,8 +94,9 @@ impl LockAllRequest {
     }
 
     pub(crate) fn for_key(&self, key: LockKey, mode: Mode) -> LockRequest {
-        // All keys are waited for together.
-        let options = LeaseOptions { durability: None, ..self.options };
+        // All keys are waited for together, and held for `max_hold` together. One of zero is refused.
+        let max_hold = self.options.max_hold.filter(Duration::is_zero);
+        let options = LeaseOptions { durability: None, max_hold, ..self.options };
         LockRequest { mode, label: self.label, ..LockRequest::new(&self.engine, Ok(key), options, self.since) }
     }
 }

@@ -226,7 +226,8 @@ setters! {
     ///
     /// A holder that finishes sooner still releases the lease: the key is then left to expire at that time, even if the process
     /// ends. Work that returns an error has finished, too. The key is free sooner in these cases:
-    /// * The work of [`run`](LockRequest::run), [`try_run`](LockRequest::try_run) or [`protect`](LockGuard::protect) panics, or its future is dropped.
+    /// * The work of [`run`](LockRequest::run), [`try_run`](LockRequest::try_run) or [`protect`](LockGuard::protect) panics, or its future is dropped;
+    ///   or a panic drops the guard.
     /// * The guard is released by [`release_at_once`](LockGuard::release_at_once).
     /// * The lease is lost or handed over, or its holder dies (after the ttl).
     /// * The server loses its data, or its clock steps. To do a job exactly once, record its run in the job's own transaction.

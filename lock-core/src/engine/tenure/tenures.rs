@@ -118,18 +118,25 @@ impl Tenures {
     /// Begins a hold that was offered, unless it has ended: from now on it counts for its own longest and shortest time.
     pub(crate) fn begin(&mut self, hold: HoldId, terms: &Terms, now: Moment) -> bool {
         let Some(tenure) = self.present(hold) else { return false };
-        if !tenure.hold.begin(now, terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold)) {
+        if !tenure.hold.begin(now) {
             return false;
         }
         if !terms.at_least.is_zero() {
             tenure.keep_until = now + terms.at_least;
         }
-        if terms.max_hold.is_some() {
-            let timer = tenure.timer(tenure.hold.end());
-            self.wheel.set(hold.tenure.index(), timer);
+        if let Some(max_hold) = terms.max_hold {
+            self.end_by(hold, now + max_hold);
         }
         self.acquired += 1;
         true
+    }
+
+    /// Has a hold end at `latest`, however long it is renewed.
+    pub(crate) fn end_by(&mut self, hold: HoldId, latest: Moment) {
+        let Some(tenure) = self.present(hold) else { return };
+        tenure.hold.end_by(latest);
+        let timer = tenure.timer(tenure.hold.end());
+        self.wheel.set(hold.tenure.index(), timer);
     }
 
     /// Has the key of a hold freed when the hold ends, also if its terms keep the key busy for longer.
