@@ -52,6 +52,23 @@ async fn a_release_by_force_that_spares_other_libraries_leaves_their_key() {
     }
 }
 
+/// Requests that wait for a connection leave in any order once it is there.
+#[tokio::test]
+async fn an_answer_says_whether_its_request_has_waited_for_the_connection() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "ours", SOON).expect("a valid URL");
+    let key = LockKey::new("k").expect("a valid key");
+    let ask = || backend.call(Batch::from([Operation::Inspect { key: key.clone() }]));
+    let calls = async {
+        let (first, second) = (ask().await.expect("answered"), ask().await.expect("answered"));
+        assert!(first.out_of_order && !second.out_of_order, "{first:?} {second:?}");
+    };
+    tokio::select! {
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on"),
+        () = calls => {}
+    }
+}
+
 #[tokio::test]
 async fn a_refused_request_says_what_the_server_says_is_left_of_the_ttl() {
     let server = RedisServer::start().await;

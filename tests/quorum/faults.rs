@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use lock_core::{ErrorKind, LockGuard};
 use lock_tests::{
-    eventually_some, figure, free_port,
+    eventually_some, figure, free_port, has_places,
     history::{Checker, Mark, judged_by, now},
     within,
 };
@@ -111,6 +111,33 @@ async fn a_lease_outlives_a_minority_of_the_nodes_and_is_put_back_on_one_that_re
     nodes.are_clean().await;
     other.acquire("k", LONG, |request| request).await.expect("free").release().await.expect("held");
     judged(&run);
+}
+
+/// Where others wait, an empty node grants the key to one after the other, though none of them can have a majority.
+#[tokio::test]
+async fn a_lease_is_put_back_on_a_node_that_returns_empty_though_others_wait() {
+    let mut nodes = Nodes::start(3).await;
+    let guard = nodes.manager("p0").lock("k").ttl(LONG).renew_every(OFTEN).await.expect("free");
+    eventually(SOON, "all have it", async || nodes.having("k").await == 3).await;
+    let token = nodes.servers[0].call(&["GET", "k"]).await.text();
+    let wait = |name| {
+        let manager = nodes.manager(name);
+        tokio::spawn(async move { manager.lock("k").ttl(LONG).wait(LONG).await?.release().await })
+    };
+    let waiters = ["p1", "p2"].map(wait);
+    has_places(&nodes.servers[0], 2).await;
+    for node in 0..3 {
+        nodes.servers[node].restart().await;
+        let is_back = async || nodes.servers[node].call(&["GET", "k"]).await.text() == token;
+        eventually(SOON, "it has the lease again", is_back).await;
+        renewed(&guard, 2).await;
+        assert!(is_back().await && guard.is_held(), "it keeps it");
+    }
+    guard.release().await.expect("held");
+    for waiter in waiters {
+        within(SOON, waiter).await.expect("no panic").expect("its turn comes");
+    }
+    nodes.are_clean().await;
 }
 
 /// Waits until a lease was renewed so often, by requests that were sent from now on: the answer to one that is in flight is not

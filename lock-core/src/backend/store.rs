@@ -193,21 +193,25 @@ impl Store {
         let other = from.filter(|from| from != token && (from.mode().is_exclusive() || from.mode() == mode));
         let other = other.filter(|from| self.end_of(key, *from, now).is_some());
         let is_own = own.is_some() || other.is_some();
+        let puts_back = *from == Some(*token);
+        // Nobody can have a majority of nodes beside a lease that is put back: a grant that nobody has heard of gives way.
+        let gives_way = puts_back && !is_own && self.reserved_for(key, now).is_some();
+        if gives_way {
+            self.keys.remove(key);
+        }
         let (mut had_place, mut is_late) = (false, false);
         if from.is_none() && !is_own && self.waits(now) && !self.is_exclusive(key) {
             had_place = self.has_place(key, *token);
             is_late = self.grant(key, Some(*token), call).is_late;
         }
         let has_room = self.keys.get(key).is_none_or(|holders| holders.has_room(mode, self.least(now)));
-        if !is_own && (from.is_some() || is_late || !has_room) {
-            if from.is_some() {
-                return Outcome::Gone;
-            }
-            if mode.is_exclusive() && !is_late && !self.is_exclusive(key) {
+        let is_taken = from.is_some() && !puts_back;
+        if !is_own && (is_taken || is_late || !has_room) {
+            if !is_taken && mode.is_exclusive() && !is_late && !self.is_exclusive(key) {
                 // Only a server finds by its attempt that others share the key.
                 self.take_fences(key, acquire.block, call);
             }
-            return self.busy(acquire, call);
+            return if from.is_some() { Outcome::Gone } else { self.busy(acquire, call) };
         }
         self.sweep(now);
         let was_exclusive = other.is_some_and(|other| other.mode().is_exclusive());
@@ -222,7 +226,7 @@ impl Store {
         }
         if self.waits(now) {
             self.leave(key, *token);
-            if !mode.is_exclusive() && (had_place || other.is_some()) {
+            if !mode.is_exclusive() && (had_place || other.is_some() || gives_way) {
                 // Those behind it may share the key now: it was exclusive, none of them has found that it has expired, or its place is
                 // gone.
                 self.grant(key, None, call);

@@ -334,6 +334,11 @@ impl Core {
         replies.append(&mut self.state().replies);
     }
 
+    /// Whether there are any of them.
+    pub(super) fn has_replies(&self) -> bool {
+        !self.state().replies.is_empty()
+    }
+
     /// Records that the replies which the task has taken were polled, so that their calls have left. After a panic of the task, `replies`
     /// may still hold some that were not. Returns whether something waits that can leave now.
     pub(super) fn note_sent(&self) -> bool {

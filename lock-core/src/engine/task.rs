@@ -184,6 +184,10 @@ impl Exchange {
         }
         if sends {
             self.turn.poll_driven(is_alone, cx, |cx| poll_driver(&self.core, &mut self.driver, &self.told, cx));
+            if self.core.has_replies() {
+                // What has just been read may answer one of them, which nothing else shows.
+                cx.waker().wake_by_ref();
+            }
         }
         if self.answered.is_empty() && !waits { Poll::Pending } else { Poll::Ready(waits) }
     }

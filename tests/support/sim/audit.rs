@@ -278,7 +278,7 @@ impl Audit {
         match outcome {
             Outcome::Held { .. } => {
                 // What was its own before is no taking.
-                if let Some(first) = first.filter(|_| was_free && !self.blind) {
+                if let Some(first) = first.filter(|_| was_free && acquire.from != Some(*token) && !self.blind) {
                     let message = format!("{key}: took it past a live place that was asked for at {} ms", first.asked);
                     self.breaches.push(("barging", message));
                 }

@@ -131,6 +131,7 @@ impl Ledger {
                 Operation::Renew(renew) if asked.put_back.contains(&renew.token) => {
                     asked.within = asked.within.min(renew.within);
                     let mut puts_back = Acquire::new(renew.key.clone(), renew.token, renew.ttl);
+                    puts_back.from = Some(renew.token);
                     puts_back.aim = self.aim.at(sent);
                     *operation = Operation::Acquire(puts_back);
                 }

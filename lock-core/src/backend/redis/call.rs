@@ -39,6 +39,11 @@ pub(super) async fn call(mut way: Way, batch: Batch) -> Result<Answer, BackendEr
     }
 }
 
+/// Executes a batch once there is a connection. Others that wait for it may go first.
+pub(super) async fn call_later(way: Way, batch: Batch) -> Result<Answer, BackendError> {
+    Ok(Answer { out_of_order: true, ..call(way, batch).await? })
+}
+
 /// Puts a batch on the wire of a connection, as commands that are written together. Then the answer is waited for as by [`call`].
 pub(super) fn put(
     way: Way,

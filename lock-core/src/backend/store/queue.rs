@@ -60,6 +60,13 @@ impl Store {
         }
     }
 
+    /// The token that a key is kept for: it was granted it, exclusively, and has not come yet.
+    #[must_use]
+    pub fn reserved_for(&self, key: &LockKey, now: u64) -> Option<Token> {
+        let granted = self.queues.get(key)?.granted.filter(|_| self.waits(now) && self.is_exclusive(key))?;
+        self.end_of(key, granted, now).map(|_| granted)
+    }
+
     /// Forgets to which token the key was granted last.
     pub(super) fn forget_grant(&mut self, key: &LockKey) {
         if let Some(queue) = self.queues.get_mut(key) {

@@ -93,8 +93,11 @@ impl Tenures {
             && let Some(Reverse((_, id))) = self.due.pop()
         {
             let Some(tenure) = self.get_mut(id) else { continue };
-            tenure.asks_for(tenure.ttl, now);
-            let mut request = tenure.renew(tenure.ttl);
+            // Up to the end that `extend` has promised: a node of a quorum that has lost its data has to be given all of it back.
+            let promised = Ttl::for_validity(tenure.hold.validity().deadline.since(now));
+            let ttl = promised.map_or(tenure.ttl, |ttl| ttl.max(tenure.ttl));
+            tenure.asks_for(ttl, now);
+            let mut request = tenure.renew(ttl);
             // A connection that stays silent for half of what the lease has left is replaced, so the other half is there for another
             // try. A lease that lives on its grant has too little left for that: half of it is within the jitter of a slow server, and a
             // connection would be replaced for nothing.

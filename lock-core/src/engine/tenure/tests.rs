@@ -251,6 +251,28 @@ fn a_new_connection_has_all_leases_renewed_at_once_and_then_not_more_often_than_
     assert!((8..=20).contains(&sent), "{sent} renewals of two leases in five seconds");
 }
 
+/// A node of a quorum that has lost its data is given back what the holder relies on, and not only the ttl.
+#[test]
+fn a_lease_that_was_extended_is_renewed_up_to_the_end_that_was_promised() {
+    let mut tenures = Tenures::new();
+    let id = enter_with(&mut tenures, "a", &terms(900), 1);
+    let minute = Ttl::new(Duration::from_secs(60)).unwrap();
+    tenures.extending(id, at(0), minute);
+    let hold = &tenures.of_hold(id).unwrap().hold;
+    hold.raise(at(1), minute.deadline(at(0)), hold.validity().version);
+    let deadline = hold.validity().deadline;
+    for now in [1_000, 30_000] {
+        tenures.renew_all_soon(at(now));
+        assert!(tenures.advance(at(now)).is_empty());
+        let renewal = tenures.renewals(9, at(now)).pop().expect("it is due");
+        let ttl = Ttl::new(renewal.request.ttl).unwrap();
+        assert!(ttl.deadline(at(now)) >= deadline && ttl.end(at(now)) <= minute.end(at(1)), "{ttl:?}");
+        let renewed = Outcome::Renewed { remaining: renewal.request.ttl, fence: None, block: 0 };
+        tenures.renewed(&renewal, Some(renewed), at(now), at(now), 0.0, &mut Deferred::default());
+    }
+    assert_eq!(tenures.of_hold(id).unwrap().hold.validity().deadline, deadline, "no later than promised");
+}
+
 #[test]
 fn a_look_is_not_forgotten_when_an_extend_is_sent() {
     let mut tenures = Tenures::new();

@@ -82,7 +82,8 @@ impl Audit {
         floor: u64,
     ) {
         let account = self.accounts.entry(key.clone()).or_default();
-        // It may take the key from another.
+        // It may take the key from another. (One that is put back takes it from nobody.)
+        let from = from.filter(|from| *from != token);
         account.leases.retain(|(other, _)| Some(*other) != from || other.mode() == Mode::Shared);
         let in_the_way = account.in_the_way(token, now);
         let concerns_shares = account.live(now).chain([(token, 0)]).any(|(token, _)| !token.mode().is_exclusive());

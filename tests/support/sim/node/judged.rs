@@ -22,6 +22,8 @@ struct Found {
     places: Vec<(Token, u64)>,
     /// Those whose shares end just now.
     ending: Vec<Token>,
+    /// Who gives way if a lease is put back.
+    reserved: Option<Token>,
 }
 
 impl Node {
@@ -121,6 +123,7 @@ impl Node {
                 .filter(|share| share.ends == now * 1_000 && Some(share.token) != from)
                 .map(|share| share.token)
                 .collect(),
+            reserved: self.store.reserved_for(key, now * 1_000),
         }
     }
 
@@ -142,7 +145,8 @@ impl Node {
         self.granted(key, found, first, run);
         let downgraded = from.filter(|from| from.mode() != token.mode());
         if is_held {
-            if let Some(from) = downgraded {
+            let gives_way = found.reserved.filter(|_| *from == Some(*token) && !found.is_own);
+            for from in downgraded.into_iter().chain(gives_way) {
                 self.audit.gives_up(key, from, run.now, None);
             }
             let ends = self.store.end_of(key, *token, run.now * 1_000).unwrap_or(0);

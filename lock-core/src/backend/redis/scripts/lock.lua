@@ -8,7 +8,8 @@
 --         acquire  token, ttl in ms, size of the block, for how long in ms the key is kept from a grant on; takes a place
 --                  if the key is busy
 --         try      token, ttl, size of the block
---         take     the same, from the holder whose token follows
+--         take     the same, from the holder whose token follows; if it is the item's own, the lease is put back: a majority of
+--                  nodes has it, so that here nobody comes first, and who has not heard of a grant gives way
 --         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none)
 --         release  token
 --         part     token, how long to keep the key in ms (0 to delete it), 1 if it is to be granted to nobody
@@ -45,8 +46,8 @@
 --
 -- Invariants (of this script; `free.rs` takes a free key without a look at its queue)
 -- * A key holds a token, a group or nothing. It is written only if the token fits (the key is free, or its group has room) and
---   nobody with a live place comes first, or holds the item's own token (or the one to take it from). No key of another kind
---   is overwritten.
+--   nobody with a live place comes first, or holds the item's own token (or the one to take it from), or if a lease is put back.
+--   No key of another kind is overwritten.
 -- * A share counts until its own end, whatever the expiry of the key. A group without a live share is as good as a free key.
 -- * A key that is free, or about to be, goes to the first live place in the same step, with a number drawn for it, and then to
 --   those that follow for as long as they fit; a place goes with its grant. So the first live place does not fit, but after
@@ -656,6 +657,9 @@ for i = 1, items do
       held = written[key]
     end
     local may_take = is_held or not (held or from or is_late)
+    if from == token and not may_take then
+      may_take = not held or waiting > 0 and held == select(4, look(queue, token))
+    end
     local group, failed, has_other_total
     local fits = true
     if not held and (is_share or not may_take) then group, failed = group_at(key) end
