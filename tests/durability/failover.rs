@@ -16,9 +16,9 @@ async fn promoted_replica_has_the_lease_that_it_has_confirmed() {
     let plain = manager.lock("plain").ttl(LONG).await.expect("it is free");
     let held = manager.lock(KEY).ttl(LONG).durability(one(SOON)).await.expect("the replica confirms");
     let token = group.value(KEY).await;
+    group.replicas[0].network.hole();
     let late = manager.lock("late").ttl(LONG).await.expect("it is free");
     group.primary.stop();
-    group.replicas[0].network.hole();
 
     let replica = &group.replicas[0];
     let after = replica.promote().await;
@@ -52,14 +52,14 @@ async fn replica_that_has_not_confirmed_makes_two_holders_when_it_is_promoted_an
 async fn all_replicas_may_be_asked_for_so_that_each_may_be_promoted() {
     let group = Group::start(2).await;
     let manager = group.manager().await;
-    let both = lock_core::Replicas::new(2, ms(1_000));
-    let held = manager.lock(KEY).ttl(LONG).durability(both).await.expect("both confirm");
+    let both = |timeout| lock_core::Replicas::new(2, timeout);
+    let held = manager.lock(KEY).ttl(LONG).durability(both(SOON)).await.expect("both confirm");
     for replica in &group.replicas {
         assert_eq!(replica.value(KEY).await, group.value(KEY).await);
     }
     held.release().await.expect("it is held");
     group.replicas[1].network.hole();
-    let error = manager.lock(KEY).durability(both).await.expect_err("one of them is cut off");
+    let error = manager.lock(KEY).durability(both(ms(1_000))).await.expect_err("one of them is cut off");
     assert_eq!((error.kind(), error.key()), (ErrorKind::NotReplicated, Some(KEY)));
     let said = error.to_string();
     assert!(

@@ -38,7 +38,8 @@ async fn several_keys_are_waited_for_together() {
 async fn try_and_run_and_a_lease_that_is_taken_up_are_waited_for_too() {
     let group = Group::start(1).await;
     let manager = group.manager().await;
-    let replicated = || manager.lock("k").ttl(LONG).durability(one(ms(1_000)));
+    let within = |timeout| manager.lock("k").ttl(LONG).durability(one(timeout));
+    let replicated = || within(SOON);
     let held = replicated().try_acquire().await.expect("it answers").expect("it is free");
     assert!(replicated().try_acquire().await.expect("a busy key is not waited for").is_none());
     held.release().await.expect("it is held");
@@ -47,7 +48,7 @@ async fn try_and_run_and_a_lease_that_is_taken_up_are_waited_for_too() {
     assert!(replicated().try_run(async |_| ()).await.expect("the replica confirms").is_some());
 
     let handover = replicated().await.expect("the replica confirms").hand_over().expect("it is held");
-    let taken = manager.take_up(handover).durability(one(ms(1_000))).await.expect("the replica confirms");
+    let taken = manager.take_up(handover).durability(one(SOON)).await.expect("the replica confirms");
     assert_eq!(group.replicas[0].value("k").await, group.value("k").await);
     let handover = taken.hand_over().expect("it is held");
 
@@ -55,18 +56,22 @@ async fn try_and_run_and_a_lease_that_is_taken_up_are_waited_for_too() {
     let error = manager.take_up(handover).durability(one(ms(1_000))).await.expect_err("no replica");
     assert_eq!(error.kind(), ErrorKind::NotReplicated);
     let mut begun = false;
-    let error = replicated().run(async |_| begun = true).await.expect_err("no replica");
+    let error = within(ms(1_000)).run(async |_| begun = true).await.expect_err("no replica");
     assert_eq!((error.kind(), begun), (ErrorKind::NotReplicated, false), "the work did not begin");
-    assert_eq!(replicated().try_acquire().await.expect_err("no replica").kind(), ErrorKind::NotReplicated);
+    assert_eq!(within(ms(1_000)).try_acquire().await.expect_err("no replica").kind(), ErrorKind::NotReplicated);
     assert_eq!(group.primary.left().await, Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn default_of_a_manager_counts_unless_the_request_says_otherwise() {
     let group = Group::start(1).await;
-    let builder = patient::builder().url(group.primary.url()).defaults(LeaseOptions::new().durability(one(ms(1_000))));
-    let manager = builder.connect().await.expect("connects");
+    let by_default = async |timeout| {
+        let defaults = LeaseOptions::new().ttl(LONG).durability(one(timeout));
+        patient::builder().url(group.primary.url()).defaults(defaults).connect().await.expect("connects")
+    };
+    let manager = by_default(SOON).await;
     manager.lock("k").await.expect("the replica confirms").release().await.expect("it is held");
+    let manager = by_default(ms(1_000)).await;
     group.replicas[0].server.pause();
     assert_eq!(manager.lock("k").await.expect_err("no replica").kind(), ErrorKind::NotReplicated);
     let held = manager.lock("k").durability(None).await.expect("the primary alone");
@@ -100,7 +105,8 @@ async fn lease_that_is_granted_to_a_waiter_is_waited_for_too() {
     let (one_manager, another) = (group.manager().await, group.manager().await);
     for has_replica in [true, false] {
         let before = one_manager.lock("k").ttl(LONG).await.expect("it is free");
-        let waiter = tokio::spawn(another.lock("k").ttl(LONG).durability(one(ms(1_000))).acquire());
+        let timeout = if has_replica { SOON } else { ms(1_000) };
+        let waiter = tokio::spawn(another.lock("k").ttl(LONG).durability(one(timeout)).acquire());
         let places = async || group.primary.call(&["EXISTS", "{0}lock-core:queue:k"]).await.integer();
         eventually(SOON, "it has a place", async || places().await == Some(1)).await;
         if !has_replica {
@@ -151,12 +157,17 @@ async fn fencing_tokens_rise_from_holder_to_holder_that_replicas_have() {
     }
 }
 
-#[distributed_lock(key = "k", replicas = 1, replicas_timeout = "1s")]
+#[distributed_lock(key = "k", ttl = "10m", replicas = 1, replicas_timeout = "60s")]
 async fn waited_for() -> Result<bool, Error> {
     Ok(true)
 }
 
-#[distributed_lock(keys = ["k", "l"], ttl = "3s", replicas = count, replicas_timeout = timeout)]
+#[distributed_lock(key = "k", replicas = 1, replicas_timeout = "1s")]
+async fn waited_for_in_vain() -> Result<(), Error> {
+    Ok(())
+}
+
+#[distributed_lock(keys = ["k", "l"], ttl = "10m", replicas = count, replicas_timeout = timeout)]
 async fn configured(count: u32, timeout: Duration) -> Result<u32, Error> {
     Ok(count)
 }
@@ -171,11 +182,11 @@ async fn attribute_waits_for_replicas_and_does_not_run_the_body_without_them() {
     let group = Group::start(1).await;
     let manager = group.manager().await;
     assert!(manager.scope(waited_for()).await.expect("the replica confirms"));
-    assert_eq!(manager.scope(configured(1, ms(1_000))).await.expect("the replica confirms"), 1);
+    assert_eq!(manager.scope(configured(1, SOON)).await.expect("the replica confirms"), 1);
     let error = manager.scope(configured(0, ms(1_000))).await.expect_err("none are asked for");
     assert!(error.to_string().contains("zero replicas"), "{error}");
     group.replicas[0].server.pause();
-    let error = manager.scope(waited_for()).await.expect_err("no replica");
+    let error = manager.scope(waited_for_in_vain()).await.expect_err("no replica");
     assert!(error.kind() == ErrorKind::NotReplicated && error.to_string().contains("1s"), "{error}");
     let error = manager.scope(configured(1, ms(100))).await.expect_err("no replica");
     assert!(error.kind() == ErrorKind::NotReplicated && error.to_string().contains("100ms"), "{error}");
@@ -187,25 +198,25 @@ async fn attribute_waits_for_replicas_and_does_not_run_the_body_without_them() {
 #[tokio::test]
 async fn layer_answers_503_and_calls_no_service_without_replicas() {
     let group = Group::start(1).await;
-    let layer = LockLayer::http(group.manager().await, "k").options(LeaseOptions::new().durability(one(ms(1_000))));
+    let within = |timeout| LeaseOptions::new().ttl(LONG).durability(one(timeout));
+    let layer = LockLayer::http(group.manager().await, "k").options(within(SOON));
     // It is no answer that the backend owes, so nothing is let through.
     let layer = layer.on_backend_error(OnBackendError::LetThrough);
-    let service = layer.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
-    let ask = async || {
-        let request = Request::post("/").body(Body::empty()).expect("a request");
-        service.clone().oneshot(request).await.expect("an answer")
+    let ask = async |layer: &LockLayer<_, _>| {
+        let service =
+            layer.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+        service.oneshot(Request::post("/").body(Body::empty()).expect("a request")).await.expect("an answer")
     };
-    assert_eq!(ask().await.status(), StatusCode::OK);
+    assert_eq!(ask(&layer).await.status(), StatusCode::OK);
     group.replicas[0].server.pause();
-    let refused = ask().await;
+    let layer = layer.options(within(ms(1_000)));
+    let refused = ask(&layer).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.headers().get(RETRY_AFTER).map(|value| value.as_bytes()), Some(&b"1"[..]));
     let error = refused.extensions().get::<Error>().map(Error::kind);
     assert_eq!((error, layer.let_through()), (Some(ErrorKind::NotReplicated), 0));
     let of_one = layer.clone().options(LeaseOptions::new().durability(None));
-    let service = of_one.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
-    let served = service.oneshot(Request::post("/").body(Body::empty()).expect("a request")).await;
-    assert_eq!(served.expect("an answer").status(), StatusCode::OK);
+    assert_eq!(ask(&of_one).await.status(), StatusCode::OK);
 
     let in_memory =
         LockLayer::http(LockManager::in_memory(), "k").options(LeaseOptions::new().durability(one(ms(1_000))));

@@ -12,9 +12,8 @@ async fn reader_stopped(name: &str, while_shared: bool) {
     let mut stopped = actor!(run, server.url(), "stopped").await;
     let mut other = actor!(run, server.url(), "other").await;
     let mut writer = actor!(run, server.url(), "writer").await;
-    for reader in [&mut stopped, &mut other] {
-        reader.acquire_in(Mode::Shared, "k", TTL).await;
-    }
+    stopped.acquire_in(Mode::Shared, "k", TTL).await;
+    other.acquire_in(Mode::Shared, "k", KEPT).await;
     writer.begin("k", LONG, LONG).await;
     has_places(&server, 1).await;
     let since = now();
@@ -69,7 +68,7 @@ async fn reader_cut_off(name: &str) -> (f64, f64, f64) {
     cut.process.send(r#"work k 4000 600000 "shared""#).await;
     cut.held(SOON).await;
     let token = shares(&server, "k").await.into_keys().next().expect("it shares the key");
-    other.acquire_in(Mode::Shared, "k", TTL).await;
+    other.acquire_in(Mode::Shared, "k", KEPT).await;
     writer.begin("k", LONG, LONG).await;
     has_places(&server, 1).await;
     sleep(TTL).await; // it is renewed at least once
@@ -134,7 +133,7 @@ async fn renewal_is_late(name: &str) -> bool {
     let mut writer = actor!(run, server.url(), "writer").await;
     cut.acquire_in(Mode::Shared, "k", ttl).await;
     let token = shares(&server, "k").await.into_keys().next().expect("it shares the key");
-    other.acquire_in(Mode::Shared, "k", TTL).await;
+    other.acquire_in(Mode::Shared, "k", KEPT).await;
     writer.begin("k", LONG, LONG).await;
     has_places(&server, 1).await;
     // Right after a renewal: the next one is sent a second later, and given up almost a second after that.

@@ -1,5 +1,6 @@
 //! Holders that are killed: what they had ends with their own ttl.
 
+use lock_tests::eventually;
 use tokio::time::sleep;
 
 use crate::modes::*;
@@ -11,14 +12,14 @@ async fn reader_killed(name: &str, others_stay: Duration) -> (u64, u64, Duration
     let mut dead = actor!(run, server.url(), "dead").await;
     let mut others = [actor!(run, server.url(), "long").await, actor!(run, server.url(), "renewing").await];
     let mut writer = actor!(run, server.url(), "writer").await;
-    let fence = dead.acquire_in(Mode::Shared, "k", 2 * TTL).await;
+    let fence = dead.acquire_in(Mode::Shared, "k", KEPT).await;
     let token = shares(&server, "k").await.into_keys().next().expect("it shares the key");
-    for (other, ttl) in others.iter_mut().zip([LONG, 2 * TTL]) {
+    for (other, ttl) in others.iter_mut().zip([LONG, KEPT]) {
         assert_eq!(other.acquire_in(Mode::Shared, "k", ttl).await, fence);
     }
     writer.begin("k", LONG, LONG).await;
     has_places(&server, 1).await;
-    sleep(TTL).await; // each is renewed at least once
+    sleep(KEPT / 2).await; // each is renewed at least once
     dead.kill(&run).await;
     let ends = shares(&server, "k").await[&token];
     sleep(others_stay).await;
@@ -28,7 +29,7 @@ async fn reader_killed(name: &str, others_stay: Duration) -> (u64, u64, Duration
         releases(other).await;
     }
     let released = Instant::now();
-    let fence = writer.held(2 * TTL + HANDOFF).await;
+    let fence = writer.held(KEPT + HANDOFF).await;
     let took = released.elapsed();
     assert!(writer.tell("check").await.starts_with("check held"));
     assert_eq!(writer.tell("release").await, "released");
@@ -46,7 +47,7 @@ async fn fault_47_share_of_a_killed_reader_ends_with_its_own_ttl_whatever_others
 
 #[tokio::test]
 async fn fault_47_readers_that_outlive_a_killed_one_keep_their_shares_and_the_writer_waits_for_them() {
-    let (ends, granted, took) = reader_killed("fault-47-dead-is-first", 3 * TTL).await;
+    let (ends, granted, took) = reader_killed("fault-47-dead-is-first", KEPT + TTL).await;
     assert!(granted > ends + 500, "the others held for longer");
     figure(47, "release of the last reader to the writer, a dead one before", took);
 }
@@ -57,27 +58,33 @@ async fn fault_50_permits_of_a_killed_holder_come_back_with_its_ttl_and_no_other
     let (server, run) = (RedisServer::start().await, Run::new("fault-50"));
     let mut dead = actor!(run, server.url(), "dead").await;
     let mut other = actor!(run, server.url(), "other").await;
-    dead.acquire_in(of_three(2), "k", 2 * TTL).await;
+    dead.acquire_in(of_three(2), "k", KEPT).await;
     let token = shares(&server, "k").await.into_keys().next().expect("it has permits");
-    other.acquire_in(of_three(1), "k", TTL).await;
+    other.acquire_in(of_three(1), "k", KEPT).await;
     let mut waiters = Vec::new();
     for index in 0..3 {
         let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
-        waiter.begin_in(of_three(1), "k", TTL, LONG).await;
+        waiter.begin_in(of_three(1), "k", KEPT, LONG).await;
         has_places(&server, index + 1).await;
         waiters.push(waiter);
     }
-    sleep(TTL).await; // each is renewed at least once
+    sleep(KEPT / 2).await; // each is renewed at least once
     dead.kill(&run).await;
     let ends = shares(&server, "k").await[&token];
     for waiter in &mut waiters[..2] {
-        let granted = granted_at(waiter.held(2 * TTL + HANDOFF).await);
+        let granted = granted_at(waiter.held(KEPT + HANDOFF).await);
         assert!(granted >= ends, "{} ms too early", ends - granted);
         figure(50, "end of the permits of a killed holder to the next", ms(granted - ends));
     }
-    // Three are taken, of which two are renewed for longer than their ttl.
-    sleep(2 * TTL).await;
-    assert_eq!(shares(&server, "k").await.len(), 3);
+    // Three are taken, and renewed for longer than their ttl.
+    let before = shares(&server, "k").await;
+    assert_eq!(before.len(), 3);
+    let renewed = async || {
+        let now = shares(&server, "k").await;
+        let is_renewed = |(token, was): (&String, &u64)| now.get(token).is_some_and(|end| u128::from(end - was) > KEPT.as_millis());
+        before.iter().all(is_renewed)
+    };
+    eventually(SOON, "each is renewed", renewed).await;
     let mut third = waiters.pop().expect("there are three");
     let before = server.clock().await;
     releases(&mut other).await;

@@ -23,6 +23,9 @@ pub(crate) use lock_tests::{
 /// The ttl of most leases here.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
+/// The ttl of those that go on while others break: they are renewed each two seconds, and survive a machine that stands still for four.
+pub(crate) const KEPT: Duration = Duration::from_secs(6);
+
 /// The tokens that share `key` now, with the time in ms by the server's clock at which each share ends.
 pub(crate) async fn shares(server: &RedisServer, key: &str) -> BTreeMap<String, u64> {
     let now = server.clock().await.to_string();

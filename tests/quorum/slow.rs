@@ -60,10 +60,10 @@ async fn fault_53_a_node_that_answers_late_is_not_waited_for() {
             tokio::time::sleep(8 * LATE).await;
             let before = nodes.servers[late].calls_of("set").await;
             // A pair that waits for the late node is never this quick; one that does not may be slow, on a busy machine or behind others.
-            let enough = PAIRS / if contended { 8 } else { 2 };
-            let mut tried = Vec::new();
+            let enough = PAIRS / 20;
+            let (end, mut tried) = (Instant::now() + SOON, Vec::new());
             while tried.last().is_none_or(|quick| *quick < enough) {
-                assert!(tried.len() < 5, "of {PAIRS} pairs, {tried:?} cannot have waited for the late node");
+                assert!(Instant::now() < end, "of {PAIRS} pairs, {tried:?} cannot have waited for the late node");
                 let (begun, from, quick_before) =
                     (Instant::now(), pairs.load(Ordering::Relaxed), quick.load(Ordering::Relaxed));
                 reached(from + PAIRS).await;

@@ -198,7 +198,8 @@ async fn kill(which: &str, at: usize) -> (u16, usize) {
     let manager = LockManager::connect(locks.url()).await.expect("a manager");
     let (steps, mut arrivals) = mpsc::unbounded_channel();
     let stepped = Stepped { store: store(&answers).await, steps };
-    let options = LeaseOptions::new().ttl(Duration::from_secs(1));
+    // Only the lease of a server that stays away is to be lost.
+    let options = LeaseOptions::new().ttl(if which == "locks" { Duration::from_secs(3) } else { LONG });
     let judge = Judge::default();
     let service = judge.service(layer(&manager, &stepped).lock(|lock| lock.options(options)), Duration::ZERO);
     let first = {
@@ -223,7 +224,7 @@ async fn kill(which: &str, at: usize) -> (u16, usize) {
     });
     if which == "locks" && at > 0 {
         // For long enough that the lease is lost, if there is still something to lose.
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        tokio::time::sleep(Duration::from_millis(4_500)).await;
     }
     drop(held_up);
     let told = if which == "answers" && at >= 2 {
