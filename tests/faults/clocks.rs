@@ -88,8 +88,8 @@ async fn lease_clock_counts_the_time_that_the_machine_was_suspended() {
     let clock = slept.tell("clock").await;
     let seconds: u64 = clock.strip_prefix("clock ").unwrap_or_else(|| panic!("{clock}")).parse().unwrap();
     assert!(seconds >= 1_000_000, "{seconds} s");
-    slept.acquire("k", 3 * TTL).await;
-    sleep(4 * TTL).await;
+    slept.acquire("k", 8 * TTL).await;
+    sleep(9 * TTL).await;
     assert!(slept.tell("check").await.starts_with("check held"), "renewals go on");
     assert_eq!(slept.tell("release").await, "released");
     judged(&run);
@@ -152,7 +152,7 @@ async fn fault_31_server_clock_that_steps_back_ends_no_lease_and_is_not_slept_on
     // A holder that crashes then: the key is stuck until somebody forces it. A waiter looks again all the same, rather than sleep for
     // an hour.
     let mut next = actor!(run, server.url(), "next").await;
-    holder.process.send("fixed k 1000 1000").await;
+    holder.process.send("fixed k 20000 1000").await;
     holder.held(SOON).await;
     let since = now();
     clock.set(-2 * HOUR_MS);

@@ -69,7 +69,7 @@ async fn fault_43_holder_without_ttl_is_waited_for_without_a_busy_loop() {
     let mut foreign = foreign.expect("connects");
     let token = foreign.acquire("k", None, Duration::ZERO).await.expect("is answered").expect("the key is free");
     let (calls, start) = (server.script_calls().await, Instant::now());
-    let waits = tokio::spawn(async move { client.acquire("k", TTL, |request| request.wait(LONG)).await });
+    let waits = tokio::spawn(async move { client.acquire("k", LONG, |request| request.wait(LONG)).await });
     sleep(2 * TTL).await;
     let rate = (server.script_calls().await - calls) as f64 / start.elapsed().as_secs_f64();
     println!("{rate:.1} calls a second by one waiter");

@@ -87,9 +87,10 @@ async fn fault_38_replica_refuses_without_a_hot_loop() {
     drop(held);
     server.call(&["REPLICAOF", "NO", "ONE"]).await;
     let promoted = Instant::now();
-    let held =
-        eventually_some(SOON, "it is a primary again", async || client.acquire("k", TTL, |request| request).await.ok())
-            .await;
+    let held = eventually_some(SOON, "it is a primary again", async || {
+        client.acquire("k", LONG, |request| request).await.ok()
+    })
+    .await;
     figure(38, "promoted to next grant", promoted.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
@@ -203,7 +204,7 @@ async fn fault_38_too_few_replicas_refuse_without_a_hot_loop() {
     asked_in_vain(&server, &run, &client, held, ErrorKind::Backend).await;
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     let restored = Instant::now();
-    let held = client.acquire("k", TTL, |request| request).await.expect("it takes writes again");
+    let held = client.acquire("k", LONG, |request| request).await.expect("it takes writes again");
     figure(38, "replicas enough to next grant", restored.elapsed());
     held.release().await.expect("held");
     run.settle(&server).await;
@@ -305,7 +306,7 @@ async fn fault_40_rights_taken_at_run_time_are_a_permanent_error_without_a_secre
     assert!(told >= remaining, "told after {told:?}, with {remaining:?} left");
     assert!(!held.check());
     server.call(&["ACL", "SETUSER", "shop", "+@all"]).await;
-    let held = other.acquire("held", TTL, |request| request).await.expect("it may again");
+    let held = other.acquire("held", LONG, |request| request).await.expect("it may again");
     held.release().await.expect("held");
     run.settle(&server).await;
     judged(&run);

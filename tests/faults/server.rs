@@ -218,7 +218,7 @@ async fn fault_12_busy_script_is_an_error_that_can_be_retried() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-12"));
     server.call(&["CONFIG", "SET", "busy-reply-threshold", "100"]).await;
     let (_manager, client) = client(&run, &server.url(), "p0").await;
-    client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    client.acquire("k", LONG, |request| request).await.expect("free").release().await.expect("held");
     let mut nemesis = server.connect().await.expect("connects");
     let since = now();
     nemesis.send(&["EVAL", "while true do end", "0"]).await.expect("is sent");
@@ -241,7 +241,7 @@ async fn fault_12_busy_script_is_an_error_that_can_be_retried() {
     assert_eq!(answer.text().as_deref(), Some("OK"));
     // The server says OK before the script has ended, and BUSY until then.
     let held = eventually_some(SOON, "the server has time again", async || {
-        client.acquire("k", TTL, |request| request).await.ok()
+        client.acquire("k", LONG, |request| request).await.ok()
     })
     .await;
     figure(12, "next grant after SCRIPT KILL", killed.elapsed());

@@ -56,7 +56,7 @@ async fn group_and_foreign_lock(mode: Mode, name: &str) {
         // In this order: on a slow machine their lock may be over by now.
         let tried = client.try_acquire_in(mode, "k", TTL).await.expect("is answered");
         assert!(tried.is_none() || server.call(&["GET", "k"]).await.text().is_none_or(|token| token != theirs));
-        if let Some(mut early) = tried {
+        if let Some(early) = tried {
             early.release().await.expect("held");
         }
         let other = Recorded::new(&manager, &run.recorder("p0"), "waits");

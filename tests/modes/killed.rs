@@ -81,7 +81,8 @@ async fn fault_50_permits_of_a_killed_holder_come_back_with_its_ttl_and_no_other
     assert_eq!(before.len(), 3);
     let renewed = async || {
         let now = shares(&server, "k").await;
-        let is_renewed = |(token, was): (&String, &u64)| now.get(token).is_some_and(|end| u128::from(end - was) > KEPT.as_millis());
+        let is_renewed =
+            |(token, was): (&String, &u64)| now.get(token).is_some_and(|end| u128::from(end - was) > KEPT.as_millis());
         before.iter().all(is_renewed)
     };
     eventually(SOON, "each is renewed", renewed).await;

@@ -84,26 +84,31 @@ pub(crate) async fn served(waiter: JoinHandle<Result<Held, Error>>) -> Held {
     within(SOON, waiter).await.expect("no panic").expect("it is served in its turn")
 }
 
-/// Has the waiters of a key served one after the other, and returns in which order.
-pub(crate) async fn in_turn(waiters: Vec<JoinHandle<Result<Held, Error>>>) -> Vec<usize> {
-    let mut waiters: FuturesUnordered<_> =
-        waiters.into_iter().enumerate().map(async |(number, waiter)| (number, served(waiter).await)).collect();
-    let mut order = Vec::new();
-    while let Some((number, mut held)) = waiters.next().await {
-        assert!(held.check(), "one after the other");
-        held.release().await.expect("held");
-        order.push(number);
-    }
-    order
+/// Those who wait for a key on a server.
+pub(crate) struct Line<'s> {
+    server: &'s RedisServer,
+    key: String,
+    /// In the order of their places.
+    tokens: Vec<String>,
+    /// A moment before which none of these places ends, though nothing more is heard of it.
+    end: Instant,
 }
 
-/// Judges that waiters were served in the order in which they came, if all were before the first of their places can have ended, as
-/// [`queued`] has found it.
-#[track_caller]
-pub(crate) fn kept_order(order: &[usize], places_end: Instant) {
-    let in_time = Instant::now() < places_end;
-    println!("served in the order {order:?}, before their places can have ended: {in_time}");
-    assert!(!in_time || order.is_sorted(), "{order:?}");
+impl Line<'_> {
+    /// Has the waiters served one after the other, and judges that they come in the order of their places, if all were before the first
+    /// of these can have ended.
+    pub(crate) async fn is_served(self, waiters: Vec<JoinHandle<Result<Held, Error>>>) {
+        let mut waiters: FuturesUnordered<_> = waiters.into_iter().map(served).collect();
+        let mut order = Vec::new();
+        while let Some(mut held) = waiters.next().await {
+            assert!(held.check(), "one after the other");
+            order.extend(self.server.call(&["GET", &self.key]).await.text());
+            held.release().await.expect("held");
+        }
+        let in_time = Instant::now() < self.end;
+        println!("served in the order {order:?}, before their places can have ended: {in_time}");
+        assert!(!in_time || order == self.tokens, "{order:?} instead of {:?}", self.tokens);
+    }
 }
 
 /// Ends tasks, and drops what they have got.
@@ -114,9 +119,8 @@ pub(crate) async fn cancelled<T>(tasks: Vec<JoinHandle<T>>) {
     }
 }
 
-/// Waits until so many have a live place in the queue of a key on the `server` that has it. Returns a moment before which none of
-/// these ends, though nothing more is heard of it.
-pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) -> Instant {
+/// Waits until so many have a live place in the queue of a key on the `server` that has it.
+pub(crate) async fn queued<'s>(server: &'s RedisServer, key: &str, count: usize) -> Line<'s> {
     eventually_some(SOON, format!("{count} wait for {key}"), async || {
         let asked = Instant::now();
         let queue = server.keys(&format!("*lock-core:queue:{key}")).await.pop()?;
@@ -130,9 +134,17 @@ pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) -> Ins
         let fields: Vec<_> = queue.items().iter().filter_map(Reply::text).collect();
         // `#TICKET`, and then `TOKEN END …`, in milliseconds.
         let places = fields.chunks(2).filter(|field| field[0].starts_with('#'));
-        let ends = places.filter_map(|field| field[1].split(' ').nth(1)?.parse::<u64>().ok());
-        let left: Vec<_> = ends.filter_map(|end| end.checked_sub(now + 1)).collect();
-        (left.len() == count).then(|| asked + ms(left.into_iter().min().unwrap_or_default()))
+        let mut places: Vec<(u64, String, u64)> = places
+            .filter_map(|field| {
+                let mut words = field[1].split(' ');
+                let (token, end) = (words.next()?.to_owned(), words.next()?.parse::<u64>().ok()?);
+                Some((field[0][1..].parse().ok()?, token, end.checked_sub(now + 1)?))
+            })
+            .collect();
+        places.sort();
+        let left = places.iter().map(|(_, _, left)| *left).min().unwrap_or_default();
+        let tokens = || places.into_iter().map(|(_, token, _)| token).collect();
+        (places.len() == count).then(|| Line { server, key: key.to_owned(), tokens: tokens(), end: asked + ms(left) })
     })
     .await
 }

@@ -38,6 +38,8 @@ async fn fault_14_a_primary_that_stood_still_is_left_and_what_it_executes_late_h
         stopped.elapsed()
     });
     recovered(14, "primary stopped to extended", switched, renewed);
+    // Another switch would lead back to it.
+    sentinels.be_patient().await;
     let error = late.map(|late| late.guard().is_held()).expect_err("nobody answers it in time");
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     sentinels.servers()[0].resume();
@@ -48,8 +50,7 @@ async fn fault_14_a_primary_that_stood_still_is_left_and_what_it_executes_late_h
     .await;
     figure(14, "former primary goes on to left", resumed.elapsed());
     // Nobody goes back to it while it takes itself for the primary still.
-    let left = Instant::now();
-    while left.elapsed() < ms(2_000) {
+    for _ in 0..40 {
         assert_eq!(clients_of(&sentinels.servers()[0]).await, [""; 0]);
         sleep(ms(50)).await;
     }
@@ -71,14 +72,14 @@ async fn fault_14_nobody_goes_back_to_a_primary_that_was_killed_and_comes_back_e
     let (since, killed) = (now(), Instant::now());
     sentinels.servers_mut()[0].stop();
     sentinels.await_switch(0, killed).await;
+    sentinels.be_patient().await;
     sentinels.servers_mut()[0].start_again().await;
     assert!(sentinels.servers()[0].info("role").await.starts_with("master"), "it does not know better yet");
     // One who comes now is told the right one, too.
     let two = client(&run, &sentinels.url(), "p2").await;
     assert!(two.try_acquire("k", TTL).await.expect("the primary answers").is_none());
     run.broken_since(since);
-    let started = Instant::now();
-    while started.elapsed() < ms(2_000) {
+    for _ in 0..40 {
         assert_eq!(clients_of(&sentinels.servers()[0]).await, [""; 0]);
         assert!(held.check());
         sleep(ms(50)).await;

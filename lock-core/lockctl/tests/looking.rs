@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::LockManager;
 use serde_json::Value;
 
-use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually};
+use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, eventually_some};
 
 /// How long a request may take on a busy machine.
 const PATIENT: Duration = Duration::from_secs(15);
@@ -16,15 +16,16 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     let holder = server.run(&["k", LONG, "--label", "nightly backup"], UNTIL_TOLD);
     let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "/bin/echo", "ran"]));
     server.until_waiters("k", 1);
-    eventually("the holder answers in time", || !server.done(&["who", "k"]).out.contains("nobody answered"));
-    let done = server.done(&["who", "k"]);
+    let done = server.told(&["who", "k"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     let process = holder.child.id();
     assert!(done.out.starts_with("\"k\" is held by lockctl on "), "{done:?}");
     assert!(done.out.contains(&format!("(process {process}, \"nightly backup\") for ")), "{done:?}");
     assert!(done.out.contains(" of its ttl of 1m are left.\n1 request waits for it:\n  1. lockctl on "), "{done:?}");
     assert!(done.out.contains(&format!("(process {}, \"echo\"), for ", waiter.child.id())), "{done:?}");
-    let said = server.json(&["who", "k"]);
+    let said = eventually_some("both answer in time", || {
+        Some(server.json(&["who", "k"])).filter(|said| said["processes"]["asked"] == said["processes"]["answered"])
+    });
     assert_eq!((&said["key"], &said["locked"], &said["foreign"]), (&"k".into(), &true.into(), &false.into()));
     assert_eq!((&said["holders"][0]["process"], &said["holders"][0]["ttl_ms"]), (&process.into(), &60_000.into()));
     assert_eq!(
@@ -69,7 +70,7 @@ async fn all_holders_of_a_key_are_named_and_counted() {
     let readers = [lock("r", "one").shared().await.expect("free"), lock("r", "two").shared().await.expect("shared")];
     let permits =
         [lock("p", "one").permits(5).take(2).await.expect("free"), lock("p", "two").permits(5).await.expect("room")];
-    let said = |arguments: &[&str]| server.done(arguments).out;
+    let said = |arguments: &[&str]| server.told(arguments).out;
     let who = said(&["who", "r"]);
     assert!(who.starts_with("\"r\" is shared by 2 leases; ") && who.contains("\n  shared: shop on "), "{who}");
     let who = said(&["who", "p"]);
@@ -170,7 +171,7 @@ fn who_exits_with_1_if_the_key_is_free() {
 fn list_has_a_line_for_each_key_with_what_it_begins_with() {
     let server = Server::start();
     let _holders = ["shop:1", "shop:2", "other"].map(|key| server.run(&[key, LONG, "--label", key], UNTIL_TOLD));
-    let done = server.done(&["list", "shop:"]);
+    let done = server.told(&["list", "shop:"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     let lines: Vec<_> = done.out.lines().collect();
     assert!(lines[0].starts_with("KEY     HOLDER  ") && lines[0].ends_with("  FENCING TOKEN     WAITERS"), "{done:?}");
@@ -279,9 +280,9 @@ async fn a_process_with_more_than_it_names_is_said_to_have_more() {
     let _held =
         manager.lock_all(&keys).ttl(Duration::from_secs(120)).wait(Duration::from_secs(60)).await.expect("free");
     const MORE: &str = "A process has more than 500 holders and waiters; those that it did not name are missing here";
-    let listed = server.done(&["list"]);
+    let listed = server.told(&["list"]);
     assert!(listed.err.contains(MORE) && listed.out.lines().count() == 502, "{listed:?}");
     assert_eq!(server.json(&["list"])[0]["truncated"], Value::Bool(true));
-    let done = server.done(&["who", "k500"]);
+    let done = server.told(&["who", "k500"]);
     assert!(done.out.contains("held by shop on ") && !done.out.contains(MORE), "{done:?}");
 }
