@@ -143,8 +143,8 @@ pub(crate) async fn queued<'s>(server: &'s RedisServer, key: &str, count: usize)
             .collect();
         places.sort();
         let left = places.iter().map(|(_, _, left)| *left).min().unwrap_or_default();
-        let tokens = || places.into_iter().map(|(_, token, _)| token).collect();
-        (places.len() == count).then(|| Line { server, key: key.to_owned(), tokens: tokens(), end: asked + ms(left) })
+        let tokens: Vec<_> = places.into_iter().map(|(_, token, _)| token).collect();
+        (tokens.len() == count).then(|| Line { server, key: key.to_owned(), tokens, end: asked + ms(left) })
     })
     .await
 }

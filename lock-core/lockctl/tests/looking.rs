@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::LockManager;
 use serde_json::Value;
 
-use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, eventually_some};
+use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually_some};
 
 /// How long a request may take on a busy machine.
 const PATIENT: Duration = Duration::from_secs(15);
