@@ -50,7 +50,7 @@ async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     figure(15, "primary killed to waiting again", killed.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    line.is_served(waiters).await;
+    line.serve(waiters).await;
     let requests =
         requests_of_a_handoff(cluster.node(cluster.primary_of(slot).await), "0", [&before[0], &before[1]], 2).await;
     // Redis 6 has no channels of shards, so waiters check by themselves.

@@ -44,7 +44,7 @@ async fn fault_16_keys_of_a_slot_that_moves_stay_held_and_are_waited_for_in_orde
     check("the slot has moved").await;
     moves.release().await.expect("held");
     stays.release().await.expect("held");
-    line.is_served(waiters).await;
+    line.serve(waiters).await;
     eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }

@@ -97,7 +97,7 @@ pub(crate) struct Line<'s> {
 impl Line<'_> {
     /// Has the waiters served one after the other, and judges that they come in the order of their places, if all were before the first
     /// of these can have ended.
-    pub(crate) async fn is_served(self, waiters: Vec<JoinHandle<Result<Held, Error>>>) {
+    pub(crate) async fn serve(self, waiters: Vec<JoinHandle<Result<Held, Error>>>) {
         let mut waiters: FuturesUnordered<_> = waiters.into_iter().map(served).collect();
         let mut order = Vec::new();
         while let Some(mut held) = waiters.next().await {

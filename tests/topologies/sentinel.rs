@@ -36,7 +36,7 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     figure(13, "primary killed to waiting again", killed.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    line.is_served(waiters).await;
+    line.serve(waiters).await;
     let primary = sentinels.primary().await;
     let requests = requests_of_a_handoff(&sentinels.servers()[primary], "0", [&before[0], &before[1]], 2).await;
     assert_eq!(requests, 2, "the two releases: waiters are called by the new primary");
