@@ -140,14 +140,14 @@ async fn max_hold_of_several_keys_counts_from_the_last_of_them() {
     let all = all.await.unwrap().expect("`a` is held on while `b` is waited for");
     sleep(ms(1_900)).await;
     assert!(all.is_held());
-    assert_eq!(all.ended().await.1, End::Lost(LossReason::MaxHold));
+    assert_eq!(timeout(secs(1), all.ended()).await.unwrap().1, End::Lost(LossReason::MaxHold));
     for key in ["a", "b"] {
         support::eventually_free(&manager, key).await;
     }
     let all = manager.lock_all(["a", "b"]).max_hold(secs(2)).await.unwrap();
     sleep(ms(1_900)).await;
     assert!(all.is_held());
-    assert_eq!(all.ended().await.1, End::Lost(LossReason::MaxHold));
+    assert_eq!(timeout(secs(1), all.ended()).await.unwrap().1, End::Lost(LossReason::MaxHold));
     let none = manager.lock_all(["a", "b"]).max_hold(Duration::ZERO).await.unwrap_err();
     assert!(none.to_string().contains("max_hold"), "{none}");
 }
