@@ -232,9 +232,19 @@ mod written_by_hand {
         })
     }
 
+    /// It ends as `#[async_trait]` has functions end that return nothing.
+    #[distributed_lock(key = "<key>", on_busy = skip, on_lost = ignore)]
+    fn looks_first(key: &'static str, manager: LockManager) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let first = { manager.is_locked(key).await.expect("memory never fails") };
+            let _: () = { assert!(first, "it runs under the lock") };
+        })
+    }
+
     #[tokio::test]
     async fn every_statement_runs_and_none_before_the_lock() -> Result<(), Error> {
         let manager = LockManager::in_memory();
+        manager.scope(looks_first("k", manager.clone())).await;
         assert_eq!(manager.scope(step_by_step("k", manager.clone())).await?, 111);
         assert_eq!(manager.scope(asks_first("k", manager.clone())).await?, 1);
         Ok(())
