@@ -118,7 +118,7 @@ fn prologue(input: ParseStream<'_>) -> Result<(Prologue, Group)> {
         let hint: ExprIf = input.parse()?;
         let Expr::Let(condition) = &*hint.cond else { return Err(input.error("a hint")) };
         let Pat::TupleStruct(some) = &*condition.pat else { return Err(input.error("a hint")) };
-        if !some.elems.iter().all(is_ret) {
+        if some.elems.len() != 1 || !some.elems.iter().all(is_ret) {
             return Err(input.error("a hint"));
         }
         hint.to_tokens(&mut prologue.statements);

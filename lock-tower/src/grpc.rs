@@ -33,7 +33,7 @@ use crate::{
 /// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](crate::LockLayer::busy_code) |
 /// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_FULL` | all permits of the key are taken |
 /// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
-/// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; too few replicas had the lease; the manager was shut down |
+/// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; too few replicas had the lease; the manager was shut down; one of several leases was lost before the service was called |
 /// | `DEADLINE_EXCEEDED` | `LOCK_OUT_OF_TIME` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
 /// | `UNKNOWN` | `LOCK_LOST` | the lease was lost while the service worked: part of the work may have been done |
 /// | `INTERNAL` | `LOCK_MISCONFIGURED` | what [`Http`](crate::Http) answers with 500 |

@@ -26,7 +26,7 @@ use crate::{
 /// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](crate::LockLayer::busy_status) |
 /// | 429, `Retry-After` | `lock_full` | all [`permits`](crate::LockLayer::permits) are taken, and stayed so if the layer waits |
 /// | 429, `Retry-After` | `lock_overloaded` | too many requests wait |
-/// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; too few replicas had the lease; the manager was shut down |
+/// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; too few replicas had the lease; the manager was shut down; one of several leases was lost before the service was called |
 /// | 500 | `lock_lost` | the lease was lost while the service worked: part of the work may have been done, and proxies repeat what was answered with 503 |
 /// | 500 | `lock_misconfigured` | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is not a lock; a path parameter was asked for before routing |
 ///

@@ -53,7 +53,7 @@ pub struct Acquire {
     pub block: u32,
     /// If set, the key is taken only from this token, and not if it is free; otherwise the answer is [`Outcome::Gone`]. If it is
     /// the [`token`](Self::token) itself, a lease that a majority of the nodes of a quorum has is put back at this one: it takes the key also if
-    /// that is free, before those who wait, and from one who was granted it and has not come yet.
+    /// that is free, before those who wait, and from one who was granted it exclusively and has not come yet.
     pub from: Option<Token>,
     /// The place to keep in the queue of the key if it cannot be taken, or `None` for a single try. A token that has a place
     /// keeps its turn.

@@ -104,7 +104,7 @@ fn answered(
         }
     };
     // An earlier sending may be executed late.
-    let is_sure = !answer.repeated && !answer.out_of_order;
+    let is_sure = !answer.repeated;
     let mut busy = None;
     for (wanted, outcome) in all.iter_mut().zip(&answer.outcomes) {
         let is_over = matches!(outcome, Ok(Outcome::Gone | Outcome::Busy { .. }));

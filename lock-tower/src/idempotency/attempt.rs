@@ -74,9 +74,11 @@ impl Attempt {
         let mut record = format!("{FORM}{} {}\n", self.fingerprint, response.status().as_u16()).into_bytes();
         // A call that fails at once has its status in the headers, and there what its handler says beside it.
         let is_trailer = response.headers().contains_key("grpc-status");
-        let is_kept = |name: &str| {
-            KEPT.contains(&name) || name.starts_with("grpc-") || is_trailer && !OF_THE_MOMENT.contains(&name)
+        let is_of_the_moment = |name: &str| {
+            OF_THE_MOMENT.contains(&name) || name.starts_with("access-control-") || name.starts_with("proxy-")
         };
+        let is_kept =
+            |name: &str| KEPT.contains(&name) || name.starts_with("grpc-") || is_trailer && !is_of_the_moment(name);
         let headers = response.headers().iter().filter(|(name, _)| is_kept(name.as_str()));
         let trailers = trailers.into_iter().flatten().filter(|(name, _)| *name != header::SET_COOKIE);
         let trailers = trailers.map(|field| (" ", field));
@@ -136,7 +138,9 @@ const KEPT: [&str; 11] = ["cache-control", "content-disposition", "content-encod
     "content-type", "etag", "last-modified", "link", "location", "vary"];
 
 /// The headers of one connection, moment or client.
-const OF_THE_MOMENT: [&str; 6] = ["connection", "content-length", "date", "server", "set-cookie", "transfer-encoding"];
+#[rustfmt::skip]
+const OF_THE_MOMENT: [&str; 11] = ["alt-svc", "connection", "content-length", "date", "keep-alive", "server", "set-cookie", "trailer",
+    "transfer-encoding", "upgrade", "www-authenticate"];
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,12 @@
 //! answer says what a repetition may have changed: `repeated` if the batch may have been executed twice, `out_of_order` if later
 //! calls may have come before it. The engine keeps tokens in doubt by these two.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    future::{Future as _, poll_fn},
+    pin::pin,
+    sync::atomic::Ordering,
+    time::Duration,
+};
 
 use futures_util::future::{BoxFuture, join, join_all};
 use redis::{RedisError, Value};
@@ -29,19 +34,29 @@ use crate::{
 /// releases by force.
 pub(super) async fn call(mut way: Way, batch: Batch) -> Result<Answer, BackendError> {
     let limit = limit(&way, &batch);
-    match way.connection(limit).await {
-        Ok(connection) => put(way, connection, batch, limit).await,
+    let mut waited = false;
+    let connected = {
+        let mut connection = pin!(way.connection(limit));
+        poll_fn(|cx| {
+            let connected = connection.as_mut().poll(cx);
+            waited |= connected.is_pending();
+            connected
+        })
+        .await
+    };
+    match connected {
+        Ok(connection) => {
+            let mut answer = put(way, connection, batch, limit).await?;
+            // Others that have waited for it, too, may have gone first.
+            answer.out_of_order |= waited;
+            Ok(answer)
+        }
         Err(error) => {
             let failed = Err(error);
             way.note(&failed);
             failed
         }
     }
-}
-
-/// Executes a batch once there is a connection. Others that wait for it may go first.
-pub(super) async fn call_later(way: Way, batch: Batch) -> Result<Answer, BackendError> {
-    Ok(Answer { out_of_order: true, ..call(way, batch).await? })
 }
 
 /// Puts a batch on the wire of a connection, as commands that are written together. Then the answer is waited for as by [`call`].

@@ -147,7 +147,7 @@ impl Backend for RedisBackend {
             Servers::Primary(connector) => {
                 let way = Way::to_server(Arc::clone(&connector));
                 let up = if is_real_time() { way.up() } else { None };
-                let Some(connection) = up else { return Reply::new(unconstrained(call::call_later(way, batch))) };
+                let Some(connection) = up else { return Reply::new(unconstrained(call::call(way, batch))) };
                 let counts = connection.wire.counts();
                 // The thread that calls puts the commands on the wire and writes them, and the task waits for the replies.
                 let limit = call::limit(&way, &batch);

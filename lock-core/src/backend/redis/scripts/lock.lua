@@ -679,7 +679,7 @@ for i = 1, items do
     if failed then
       reply(ERROR, failed)
     elseif first then
-      if waiting > 0 and (held or share or other or ticket or granted == token) then
+      if waiting > 0 and (held or share or other or ticket or granted == token or from == token) then
         local _, _, _, was_granted = leave(queue, token)
         if was_granted then forget_grant(queue) end
       end
