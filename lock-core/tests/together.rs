@@ -122,6 +122,21 @@ async fn a_call_that_fails_is_lost_or_dropped_leaves_nothing() {
     }
 }
 
+/// Their tokens would be released again and again, over each new connection, and a shutdown would wait for that.
+#[tokio::test(start_paused = true)]
+async fn keys_whose_only_request_came_out_of_order_are_released_once() {
+    let (manager, backend) = counted();
+    backend.next([Fate::Overtaken]);
+    let request = tokio::spawn(manager.lock_all(["a", "b"]).ttl(secs(60)).acquire());
+    tokio::time::sleep(ms(10)).await;
+    backend.let_go();
+    let all = request.await.unwrap().unwrap();
+    backend.replace_connection();
+    all.release().await.unwrap();
+    tokio::time::sleep(secs(70)).await;
+    assert_eq!(backend.log(), [ACQUIRES, RELEASES]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_when_the_ttl_or_half_of_it_is_over_holds_nothing() {
     // By the latter, a lease would have to be renewed at once, and might be lost all the same.
