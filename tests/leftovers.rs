@@ -48,16 +48,18 @@ async fn a_waiter_that_is_told_to_stop_leaves_no_place_and_the_holder_of_its_pro
     let [manager, other] = [(); 2].map(|()| LockManager::connect(server.url()));
     let (manager, other) = (manager.await.expect("connects"), other.await.expect("connects"));
     let theirs = other.lock("theirs").await.expect("free");
-    let ttl = Duration::from_secs(6);
-    let own = manager.lock("own").ttl(ttl).await.expect("free");
+    let own = manager.lock("own").ttl(LONG).renew_every(Duration::from_millis(100)).await.expect("free");
     let waiter = tokio::spawn(manager.lock("theirs").wait(LONG).acquire());
     eventually(SOON, "it has a place", async || !server.keys("*queue*").await.is_empty()).await;
     manager.stop_waiting();
     let refused = within(SOON, waiter).await.expect("no panic").expect_err("it waits no longer");
     assert_eq!(refused.kind(), ErrorKind::ShutDown);
     eventually(SOON, "no queue is left", async || server.keys("*queue*").await.is_empty()).await;
-    tokio::time::sleep(ttl + ttl / 3).await;
-    assert!(own.is_held() && other.is_locked("own").await.expect("answered"), "longer than its ttl");
+    for _ in 0..3 {
+        let before = own.deadline();
+        eventually(SOON, "it is renewed", async || own.deadline() > before).await;
+    }
+    assert!(other.is_locked("own").await.expect("answered"));
     own.release().await.expect("held");
     assert!(!other.is_locked("own").await.expect("answered"));
     theirs.release().await.expect("held");

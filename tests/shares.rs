@@ -147,7 +147,7 @@ async fn a_downgrade_that_is_dropped_leaves_the_key_busy_for_at_least_so_long() 
 
 /// What a backend of the server says, over one connection, to each batch in turn.
 async fn says(server: &RedisServer, batches: &[Batch], between: impl AsyncFn(usize)) -> Vec<Vec<Option<Outcome>>> {
-    let backend = RedisBackend::from_url(&server.url(), "raw", ms(1_000)).expect("a sound URL");
+    let backend = RedisBackend::from_url(&server.url(), "raw", ms(10_000)).expect("a sound URL");
     let work = async {
         let mut said = Vec::new();
         for (number, batch) in batches.iter().enumerate() {
@@ -199,7 +199,7 @@ async fn a_server_that_takes_no_writes_says_of_no_share_that_it_is_gone() {
 async fn a_renewal_that_comes_twice_in_a_call_shortens_no_share() {
     let server = RedisServer::start().await;
     let [twice, once] = [1, 2].map(|number| Token::from_random(number).in_mode(Mode::Shared));
-    let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
+    let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(60_000)));
     let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
     let batches = [
         Batch::from_vec(vec![acquire(twice), acquire(once)]),
@@ -251,7 +251,7 @@ async fn shares_of_a_call_are_renewed_each_by_its_own_ttl_with_and_without_a_com
             server.call(&["ACL", "SETUSER", "default", refused]).await;
         }
         let [long, short, gone, over] = [1, 2, 3, 5].map(|number| Token::from_random(number).in_mode(Mode::Shared));
-        let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
+        let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(60_000)));
         let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
         let writer = Acquire::new(key("k"), Token::from_random(4), LONG);
         let batches = [

@@ -17,7 +17,7 @@ use lock_test::conformance;
 use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, eventually_some, ms, until_free};
 use tokio::{
     runtime::Handle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
 use crate::patient;
@@ -265,17 +265,20 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
     let server = RedisServer::start().await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
-    const TTL: Duration = ms(5_000);
     let manager = patient::builder().url(server.url()).client_name("shop-7").connect().await.unwrap();
     let one = manager.lock("one").await.unwrap();
     let with_one = tasks();
     assert_eq!(with_one - before, 1, "the engine's, which carries the connection");
     let mut guards = Vec::new();
     for key in 0..1_000 {
-        guards.push(manager.clone().lock(format!("k:{key}")).ttl(TTL).await.unwrap());
+        guards.push(manager.clone().lock(format!("k:{key}")).ttl(LONG).renew_every(ms(1_000)).await.unwrap());
     }
-    sleep(TTL + ms(300)).await; // past the ttl of the last one
-    assert!(guards.iter().all(|guard| guard.is_held()) && one.is_held());
+    let before_renewals: Vec<_> = guards.iter().map(|guard| guard.deadline()).collect();
+    eventually(SOON, "all are renewed", async || {
+        guards.iter().zip(&before_renewals).all(|(guard, before)| guard.deadline() > *before)
+    })
+    .await;
+    assert!(one.is_held());
     assert_eq!(tasks(), with_one, "the same with 1 and with 1,000 held leases");
     let named: Vec<_> = server.client_list().await.into_iter().filter(|client| client.name() == "shop-7").collect();
     assert_eq!(named.len(), 1);
@@ -296,19 +299,16 @@ async fn a_killed_connection_is_replaced_under_its_name_and_nothing_is_lost() {
     let server = RedisServer::start().await;
     let builder = LockManager::builder().url(server.url()).client_name("ours").command_timeout(SOON);
     let manager = builder.connect().await.unwrap();
-    let ttl = ms(4_000);
-    let guard = manager.lock("held").ttl(ttl).await.unwrap();
-    let (start, mut round) = (Instant::now(), 0);
-    // Past the ttl, so that it is renewed meanwhile.
-    while round < 20 || start.elapsed() < ttl + ttl / 4 {
-        round += 1;
+    let guard = manager.lock("held").ttl(LONG).renew_every(ms(100)).await.unwrap();
+    for round in 0..20 {
+        let before = guard.deadline();
         let ours = server.client_list().await.into_iter().find(|client| client.name() == "ours");
         if let Some(ours) = ours {
             server.call(&["CLIENT", "KILL", "ID", ours.field("id")]).await;
         }
         let other = manager.lock("other").await.unwrap();
         other.release().await.unwrap();
-        assert!(guard.is_held(), "round {round}");
+        eventually(SOON, format!("it is renewed in round {round}"), async || guard.deadline() > before).await;
     }
     eventually(SOON, "one connection of that name", async || {
         server.client_list().await.iter().filter(|client| client.name() == "ours").count() == 1
