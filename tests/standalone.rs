@@ -56,8 +56,10 @@ async fn a_release_by_force_that_spares_other_libraries_leaves_their_key() {
 #[tokio::test]
 async fn an_answer_says_whether_its_request_has_waited_for_the_connection() {
     let server = RedisServer::start().await;
-    let backend = RedisBackend::from_url(&server.url(), "ours", SOON).expect("a valid URL");
     let key = LockKey::new("k").expect("a valid key");
+    // The server knows the script now: nothing is sent a second time.
+    assert!(!manager(&server).await.is_locked("k").await.unwrap());
+    let backend = RedisBackend::from_url(&server.url(), "ours", SOON).expect("a valid URL");
     let ask = || backend.call(Batch::from([Operation::Inspect { key: key.clone() }]));
     let calls = async {
         let (first, second) = (ask().await.expect("answered"), ask().await.expect("answered"));
