@@ -51,9 +51,10 @@ pub struct Acquire {
     pub ttl: Duration,
     /// How many fencing tokens to take, at least 1. A store may give fewer, but not none.
     pub block: u32,
-    /// If set, the key is taken only from this token, and not if it is free; otherwise the answer is [`Outcome::Gone`]. If it is
-    /// the [`token`](Self::token) itself, a lease that a majority of the nodes of a quorum has is put back at this one: it takes the key also if
-    /// that is free, before those who wait, and from one who was granted it exclusively and has not come yet.
+    /// If set, the key is taken only from this token, and not if it is free; otherwise the answer is [`Outcome::Gone`].
+    ///
+    /// If it is the [`token`](Self::token) itself, the lease is put back at this node, because a majority of the quorum has it. It then
+    /// takes a free key, too, before those who wait; and a key that is reserved for a waiter which has not confirmed its exclusive grant.
     pub from: Option<Token>,
     /// The place to keep in the queue of the key if it cannot be taken, or `None` for a single try. A token that has a place
     /// keeps its turn.
