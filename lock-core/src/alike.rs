@@ -16,14 +16,26 @@ macro_rules! getters {
 
 /// Implements methods that set a field of a value, and return the value.
 macro_rules! sets {
-    ($type:ident => $($(#[$attribute:meta])* $setter:ident($($value:ident: $given:ty)?) => $($field:ident).+ = $set:expr;)*) => {
+    ($type:ident => $($(#[$attribute:meta])* $vis:vis $setter:ident($($value:ident: $given:ty)?) => $($field:ident).+ = $set:expr;)*) => {
         impl $type {$(
             $(#[$attribute])*
-            pub fn $setter(mut self, $($value: $given)?) -> Self {
+            $vis fn $setter(mut self, $($value: $given)?) -> Self {
                 self.$($field).+ = $set;
                 self
             }
         )*}
+    };
+}
+
+/// Implements a trait of `fmt` with a text that a value has.
+macro_rules! says {
+    ($trait:ident for $type:ident: $this:ident => $text:expr) => {
+        impl std::fmt::$trait for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $this = self;
+                f.write_str($text)
+            }
+        }
     };
 }
 

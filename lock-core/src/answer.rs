@@ -91,11 +91,11 @@ pub struct Answer {
 sets! { Answer =>
     /// Replaces the text for people. Everything in it is sent to the client.
     #[must_use]
-    detail(detail: impl Into<Cow<'static, str>>) => detail = detail.into();
+    pub detail(detail: impl Into<Cow<'static, str>>) => detail = detail.into();
 
     /// Replaces the time after which a client may retry the request; `None` omits it.
     #[must_use]
-    retry_after(retry_after: Option<Duration>) => retry_after = retry_after;
+    pub retry_after(retry_after: Option<Duration>) => retry_after = retry_after;
 }
 
 impl Answer {

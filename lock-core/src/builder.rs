@@ -359,7 +359,7 @@ sets! { LockManagerBuilder =>
     /// assert!(all.is_locked("shop:goods:1").await?);
     /// # Ok(()) }
     /// ```
-    prefix(prefix: impl Into<String>) => prefix = prefix.into();
+    pub prefix(prefix: impl Into<String>) => prefix = prefix.into();
 
     /// Sets how many requests of this manager may wait at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
@@ -379,7 +379,7 @@ sets! { LockManagerBuilder =>
     /// assert_eq!(manager.lock("goods:1").await.unwrap_err().kind(), ErrorKind::Overloaded);
     /// # waits.abort(); Ok(()) }
     /// ```
-    max_waiters(most: usize) => limits.in_all = most;
+    pub max_waiters(most: usize) => limits.in_all = most;
 
     /// Asks who holds a key when a request has waited for so long. Default: the manager does not ask.
     ///
@@ -407,7 +407,7 @@ sets! { LockManagerBuilder =>
     /// println!("{busy}"); // could not acquire "goods:1": …; 949ms before, shop on web-3 (process 812, "import") had held it for 51.2ms
     /// # Ok(()) }
     /// ```
-    explain_waits_after(wait: Duration) => explain_after = Some(wait);
+    pub explain_waits_after(wait: Duration) => explain_after = Some(wait);
 
     /// Calls a function for each lease of this manager that is lost, with its key, fencing token and reason: for an error tracker or
     /// an alert. Default: nothing is called.
@@ -437,13 +437,13 @@ sets! { LockManagerBuilder =>
     /// println!("{lease}"); // lost the lease of "goods:1" with fencing token 1785…: …
     /// # Ok(()) }
     /// ```
-    on_lost(call: impl Fn(&LostLease) + Send + Sync + 'static) => observer = Some(Observer(Arc::new(call)));
+    pub on_lost(call: impl Fn(&LostLease) + Send + Sync + 'static) => observer = Some(Observer(Arc::new(call)));
 
     /// Sets how many requests of this manager may wait for one key at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
     /// A request that tries only once does not count; see [`max_waiters`](Self::max_waiters).
-    max_waiters_per_key(most: usize) => limits.per_key = most;
+    pub max_waiters_per_key(most: usize) => limits.per_key = most;
 
     /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
     ///
@@ -482,17 +482,17 @@ sets! { LockManagerBuilder =>
     /// });
     /// # assert!(!format!("{:?}", *LOCKS).is_empty());
     /// ```
-    runtime(runtime: Handle) => runtime = Some(runtime);
+    pub runtime(runtime: Handle) => runtime = Some(runtime);
 
     /// Sets the source of time and timers. Default: the backend's. For servers it counts the time for which the machine was
     /// suspended; for a store in memory it is tokio's clock.
     ///
     /// A lease ends by this clock. If the clock stands still while the backend's time goes on, two holders may rely on one key.
-    clock(clock: Arc<dyn Clock>) => clock = Some(clock);
+    pub clock(clock: Arc<dyn Clock>) => clock = Some(clock);
 
     /// What `lock_test::seeded` sets. Two processes with one seed would have equal tokens.
     #[doc(hidden)]
-    __seed(seed: u64) => seed = Some(seed);
+    pub __seed(seed: u64) => seed = Some(seed);
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ pub use self::{
     kind::{Argument, ErrorKind, LossReason},
 };
 
-use crate::{backend::BusyReason, info::Holder, mode::Mode};
+use crate::{backend::BusyReason, info::Holder, key::LockKey, mode::Mode};
 
 mod build;
 mod case;
@@ -197,11 +197,6 @@ impl Error {
         }
     }
 
-    pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
-        self.inner.detail = Some(detail.into());
-        self
-    }
-
     /// Says what is in the way of a request in a mode.
     pub(crate) fn blocked(mut self, by: BusyReason, mode: Mode) -> Self {
         self.inner.reason = (by, mode);
@@ -227,24 +222,12 @@ impl Error {
         })
     }
 
-    /// Says what is left of the holder's ttl, if that is known.
-    pub(crate) fn free_in(mut self, remaining: Option<Duration>) -> Self {
-        self.inner.remaining = remaining;
-        self
-    }
-
     /// Adds the holder of the busy key.
     pub(crate) fn held_by(mut self, holder: Box<Holder>, ago: Duration) -> Self {
         // Those that came first are in the way, and may wait for a holder that would not be.
         if self.is_busy() && self.inner.reason.0 != BusyReason::Waiters {
             self.inner.holder = Some((holder, ago));
         }
-        self
-    }
-
-    /// Says where this process acquired the busy key.
-    pub(crate) fn held_since(mut self, here: Option<&'static Location<'static>>) -> Self {
-        self.inner.here = here;
         self
     }
 
@@ -302,6 +285,16 @@ impl Error {
             _ => self.inner.remaining.or(usual),
         }
     }
+}
+
+sets! { Error =>
+    pub(crate) detail(detail: impl Into<String>) => inner.detail = Some(detail.into());
+    /// Says which key the request was about.
+    pub(crate) on(key: &LockKey) => inner.key = Some(key.parts());
+    /// Says what is left of the holder's ttl, if that is known.
+    pub(crate) free_in(remaining: Option<Duration>) => inner.remaining = remaining;
+    /// Says where this process acquired the busy key.
+    pub(crate) held_since(here: Option<&'static Location<'static>>) => inner.here = here;
 }
 
 impl fmt::Display for Error {

@@ -132,11 +132,11 @@ getters! { node: NodeHealth =>
 sets! { NodeHealth =>
     /// Sets for how long it has been up, or down.
     #[must_use]
-    with_age(age: Duration) => age = Some(age);
+    pub with_age(age: Duration) => age = Some(age);
 
     /// Sets the last error.
     #[must_use]
-    with_error(last_error: Fault) => last_error = Some(last_error);
+    pub with_error(last_error: Fault) => last_error = Some(last_error);
 }
 
 impl NodeHealth {

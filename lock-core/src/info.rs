@@ -157,13 +157,9 @@ impl KeyInfo {
     pub fn silent(&self) -> Option<Silent> {
         let held = self.held.filter(|held| !held.foreign && !self.is_truncated)?;
         let leases = held.leases.checked_sub(self.holders.len()).filter(|silent| *silent > 0)?;
-        let permits = self.holders.iter().map(|holder| holder.mode.permits()).fold(0, u32::saturating_add);
-        Some(Silent {
-            leases,
-            permits: held.permits.saturating_sub(permits),
-            first_end: held.first,
-            last_end: held.remaining,
-        })
+        let known = self.holders.iter().map(|holder| holder.mode.permits()).fold(0, u32::saturating_add);
+        let permits = held.permits.saturating_sub(known);
+        Some(Silent { leases, permits, first_end: held.first, last_end: held.remaining })
     }
 }
 

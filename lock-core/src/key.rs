@@ -198,18 +198,6 @@ impl LockKey {
     pub(crate) fn parts(&self) -> (Arc<str>, usize) {
         (Arc::clone(&self.wire), self.prefix)
     }
-
-    /// Returns the key as the user gave it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.wire[self.prefix..]
-    }
-
-    /// Returns the key as the backend sees it: the manager's prefix, then the key.
-    #[must_use]
-    pub fn wire(&self) -> &str {
-        &self.wire
-    }
 }
 
 // Two keys are equal when they are one key in the backend, however much of it is prefix.
@@ -225,6 +213,13 @@ impl PartialEq for LockKey {
 thread_local! {
     /// How many keys this thread has compared: the cost of a search, independent of the machine.
     pub(crate) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+getters! { key: LockKey =>
+    /// Returns the key as the user gave it.
+    as_str: &str = &key.wire[key.prefix..];
+    /// Returns the key as the backend sees it: the manager's prefix, then the key.
+    wire: &str = &key.wire;
 }
 
 impl Eq for LockKey {}

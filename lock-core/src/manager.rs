@@ -4,7 +4,7 @@ mod inspecting;
 use std::{fmt, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
 
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Replied},
     engine::{Engine, tenure::TenureId},
     error::{AlreadyInstalled, Argument, Error, ErrorKind},
     handover::Handover,
@@ -295,12 +295,7 @@ impl LockManager {
 
     /// Reads the answer to a forced release, and says whether the key was held. `before` are the tenures that it had when that
     /// was asked for.
-    fn forced(
-        &self,
-        key: &LockKey,
-        before: &[TenureId],
-        outcome: Result<Outcome, BackendError>,
-    ) -> Result<bool, Error> {
+    fn forced(&self, key: &LockKey, before: &[TenureId], outcome: Replied<Outcome>) -> Result<bool, Error> {
         let now = self.engine.now();
         match outcome {
             Ok(Outcome::Released) => {
@@ -387,6 +382,24 @@ impl LockManager {
         self.engine.shut_down(grace, self.settings.command_timeout).await
     }
 
+    /// Waits for a sign of life of the backend.
+    pub(crate) async fn ping(&self) -> Result<(), Error> {
+        self.engine.admit(CONNECT)?;
+        let answer = self.engine.call(Batch::new()).await;
+        answer.map(|_| ()).map_err(|error| Error::backend(CONNECT, None, error))
+    }
+
+    fn key(&self, key: &str) -> Result<LockKey, Error> {
+        LockKey::with_prefix(&self.settings.prefix, key)
+    }
+
+    #[track_caller]
+    fn request<K>(&self, keys: Result<K, Error>) -> LockRequest<K> {
+        LockRequest::new(&self.engine, keys, self.settings.options, Location::caller())
+    }
+}
+
+getters! { manager: LockManager =>
     /// Returns how the manager and its backend are doing, without a round trip: for readiness probes and status pages.
     ///
     /// Never waits. A manager that was [built](crate::LockManagerBuilder::build) and has had no request begins to connect, so it is
@@ -405,59 +418,20 @@ impl LockManager {
     /// assert_eq!(health.held(), 1);
     /// # Ok(()) }
     /// ```
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.engine.health()
-    }
-
+    health: Health = manager.engine.health();
     /// Returns the name of the service: the [`client_name`](crate::LockManagerBuilder::client_name) that the builder was given.
-    #[must_use]
-    pub fn service(&self) -> &str {
-        &self.settings.service
-    }
-
+    service: &str = &manager.settings.service;
     /// Returns the [`prefix`](crate::LockManagerBuilder::prefix) of all keys of the manager; empty if it has none.
-    #[must_use]
-    pub fn prefix(&self) -> &str {
-        &self.settings.prefix
-    }
-
+    prefix: &str = &manager.settings.prefix;
     /// Returns whether the manager was [shut down](Self::shutdown), or is about to be: it refuses new requests, also after
     /// [`stop_waiting`](Self::stop_waiting).
-    #[must_use]
-    pub fn is_shut_down(&self) -> bool {
-        self.engine.state().shut_down
-    }
-
+    is_shut_down: bool = manager.engine.state().shut_down;
     /// Returns the number of entries in each list that the manager keeps in memory, by name. A soak test compares them.
     #[doc(hidden)]
-    #[must_use]
-    pub fn __sizes(&self) -> Vec<(&'static str, usize)> {
-        self.engine.state().queues.sizes()
-    }
-
+    __sizes: Vec<(&'static str, usize)> = manager.engine.state().queues.sizes();
     /// Identifies the manager for the test kit; see `Engine::id`.
     #[doc(hidden)]
-    #[must_use]
-    pub fn __id(&self) -> usize {
-        self.engine.id()
-    }
-
-    /// Waits for a sign of life of the backend.
-    pub(crate) async fn ping(&self) -> Result<(), Error> {
-        self.engine.admit(CONNECT)?;
-        let answer = self.engine.call(Batch::new()).await;
-        answer.map(|_| ()).map_err(|error| Error::backend(CONNECT, None, error))
-    }
-
-    fn key(&self, key: &str) -> Result<LockKey, Error> {
-        LockKey::with_prefix(&self.settings.prefix, key)
-    }
-
-    #[track_caller]
-    fn request<K>(&self, keys: Result<K, Error>) -> LockRequest<K> {
-        LockRequest::new(&self.engine, keys, self.settings.options, Location::caller())
-    }
+    __id: usize = manager.engine.id();
 }
 
 impl fmt::Debug for LockManager {

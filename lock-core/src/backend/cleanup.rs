@@ -12,7 +12,7 @@ use std::{
 use slab::Slab;
 
 use crate::{
-    backend::{BackendError, Outcome, Release, Token},
+    backend::{Outcome, Release, Replied, Token},
     clock::Moment,
     error::ErrorKind,
     key::LockKey,
@@ -54,22 +54,17 @@ pub(crate) struct PendingRelease {
 /// The end of a key that is free as soon as its holder is done.
 pub(crate) const AT_ONCE: Moment = Moment::from_origin(Duration::ZERO);
 
+sets! { PendingRelease =>
+    /// The end of a token that may have a place in the queue.
+    pub(crate) with_place() => place = true;
+    /// The end of a token that was no lease.
+    pub(crate) quietly() => quiet = true;
+}
+
 impl PendingRelease {
     /// A key that is free at once.
     pub(crate) fn at_once(key: LockKey, token: Token) -> Self {
         Self { key, token, keep_until: AT_ONCE, place: false, quiet: false }
-    }
-
-    /// The end of a token that may have a place in the queue.
-    pub(crate) fn with_place(mut self) -> Self {
-        self.place = true;
-        self
-    }
-
-    /// The end of a token that was no lease.
-    pub(crate) fn quietly(mut self) -> Self {
-        self.quiet = true;
-        self
     }
 
     /// The request to send at the moment that `now` gives.
@@ -112,14 +107,14 @@ impl Doubt {
 
 impl Try {
     /// Whether a release was refused, and will be again.
-    pub(crate) fn is_refused(result: &Result<Outcome, BackendError>) -> bool {
+    pub(crate) fn is_refused(result: &Replied<Outcome>) -> bool {
         result.as_ref().is_err_and(|error| {
             matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) && !error.may_have_happened()
         })
     }
 
     /// Whether this is an answer to a release: a wrong type is one too, since the token is not there.
-    pub(crate) fn answered(result: &Result<Outcome, BackendError>) -> bool {
+    pub(crate) fn answered(result: &Replied<Outcome>) -> bool {
         result.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::WrongType)
     }
 }

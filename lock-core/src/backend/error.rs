@@ -99,30 +99,10 @@ impl BackendError {
         Self::unavailable("the engine's runtime ended before the answer came; whether it was executed is not known")
     }
 
-    /// Adds the cause. It may be dropped while the state of a manager is locked, so its `Drop` must not use one.
-    #[must_use]
-    pub fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
-        self
-    }
-
     /// Says that the cause is that of another error.
     #[cfg(feature = "redis")]
     pub(crate) fn with_source_of(mut self, other: &Self) -> Self {
         self.source.clone_from(&other.source);
-        self
-    }
-
-    /// Says that the request was surely not executed and never will be.
-    #[must_use]
-    pub fn did_not_happen(mut self) -> Self {
-        self.may_have_happened = false;
-        self
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn in_doubt(mut self) -> Self {
-        self.may_have_happened = true;
         self
     }
 
@@ -141,11 +121,18 @@ impl BackendError {
     }
 }
 
-impl fmt::Display for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
+sets! { BackendError =>
+    /// Adds the cause. It may be dropped while the state of a manager is locked, so its `Drop` must not use one.
+    #[must_use]
+    pub with_source(source: impl error::Error + Send + Sync + 'static) => source = Some(Arc::new(source));
+    /// Says that the request was surely not executed and never will be.
+    #[must_use]
+    pub did_not_happen() => may_have_happened = false;
+    #[cfg(feature = "redis")]
+    pub(crate) in_doubt() => may_have_happened = true;
 }
+
+says! { Display for BackendError: error => &error.message }
 
 impl error::Error for BackendError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Answer, Backend, BackendError, Batch, Calls, EVERYONE, Reply,
+    Answer, Backend, Batch, Calls, EVERYONE, Replied, Reply,
     store::{Call, Store, micros},
 };
 use crate::{
@@ -148,19 +148,15 @@ impl Backend for MemoryBackend {
     }
 
     // The store ends with all its holders, so there is no failover that a lease could be lost in.
-    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+    fn waits_for_replicas(&self) -> Replied<()> {
         Ok(())
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         let now = self.store.now();
         let state = self.store.state();
-        let held = state
-            .store
-            .keys
-            .iter()
-            .filter(|(key, holders)| key.wire().starts_with(&prefix) && holders.is_live(now + 1));
-        let keys = held.filter_map(|(key, _)| LockKey::new(key.wire()).ok()).collect();
+        let held = state.store.keys.iter().filter(|(_, holders)| holders.is_live(now + 1)).map(|(key, _)| key.wire());
+        let keys = held.filter(|key| key.starts_with(&prefix)).filter_map(|key| LockKey::new(key).ok()).collect();
         Reply::ready(Ok(keys))
     }
 

@@ -102,7 +102,7 @@ enum Progress<T> {
 /// For each connection that a request has left over: how many answers were read, and how many before those to the request.
 type Counts = SmallVec<[(Arc<AtomicU64>, u64); 1]>;
 
-type Replied<T> = Result<T, BackendError>;
+pub(crate) type Replied<T> = Result<T, BackendError>;
 
 impl<T> Reply<T> {
     /// Makes the reply that `answer` gives. The request leaves when that is polled.

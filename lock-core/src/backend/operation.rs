@@ -203,37 +203,27 @@ impl Operation {
 sets! { Acquire =>
     /// Keeps a place in the queue if the key cannot be taken.
     #[must_use]
-    or_wait(place: Place) => place = Some(place);
+    pub or_wait(place: Place) => place = Some(place);
 
     /// Lets the store answer [`Outcome::NotFree`] if the key is not free.
     #[must_use]
-    expecting_free() => expects_free = true;
+    pub expecting_free() => expects_free = true;
 
     /// Takes the key only together with the others of the batch.
     #[must_use]
-    with_all() => all_or_none = true;
+    pub with_all() => all_or_none = true;
 
     /// Takes the key from a holder that gave its token away.
     #[must_use]
-    from(token: Token) => from = Some(token);
+    pub from(token: Token) => from = Some(token);
 }
 
 impl Acquire {
     /// Takes one fencing token along with the key.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self {
-            key,
-            token,
-            ttl,
-            block: 1,
-            from: None,
-            place: None,
-            expects_free: false,
-            all_or_none: false,
-            floor: 0,
-            aim: 0,
-        }
+        let (from, place, floor, aim) = (None, None, 0, 0);
+        Self { key, token, ttl, block: 1, from, place, expects_free: false, all_or_none: false, floor, aim }
     }
 
     /// Until when it can block others if it is sent at `sent` and executed in time: by its key, or by a grant to its place.
@@ -255,11 +245,11 @@ impl Place {
 sets! { Renew =>
     /// Waits until so many replicas have the key with the token.
     #[must_use]
-    on_replicas(replicas: Replicas) => replicas = Some(replicas);
+    pub on_replicas(replicas: Replicas) => replicas = Some(replicas);
 
     /// Takes new fencing tokens along.
     #[must_use]
-    with_block(block: u32) => block = block;
+    pub with_block(block: u32) => block = block;
 }
 
 impl Renew {
@@ -273,11 +263,11 @@ impl Renew {
 sets! { Release =>
     /// Gives up the place that the token may have.
     #[must_use]
-    with_place() => place = true;
+    pub with_place() => place = true;
 
     /// Leaves the key to expire after a time instead of deleting it.
     #[must_use]
-    after(after: Duration) => after = after;
+    pub after(after: Duration) => after = after;
 }
 
 impl Release {

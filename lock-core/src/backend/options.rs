@@ -3,7 +3,7 @@
 use super::timeouts::Timeouts;
 
 /// The options of every connection that a manager makes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct ConnectOptions {
     /// The name that a connection shows in the server's `CLIENT LIST`.
     pub(crate) client_name: String,
@@ -34,18 +34,7 @@ pub(crate) type TlsConfig = std::convert::Infallible;
 impl ConnectOptions {
     /// Makes options that leave everything else to the URL.
     pub(crate) fn new(client_name: impl Into<String>, timeouts: Timeouts) -> Self {
-        Self {
-            client_name: client_name.into(),
-            timeouts,
-            username: None,
-            password: None,
-            sentinel_username: None,
-            sentinel_password: None,
-            database: None,
-            tls: None,
-            #[cfg(feature = "redis")]
-            credentials: None,
-        }
+        Self { client_name: client_name.into(), timeouts, ..Self::default() }
     }
 
     /// Returns the options for connections to sentinels, which have their own users and no databases.

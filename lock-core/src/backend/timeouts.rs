@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::BuildError;
 
 /// The time limits of a connection to a server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timeouts {
     /// The limit of one command, reconnecting included.
     pub(crate) command: Duration,

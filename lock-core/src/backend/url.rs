@@ -1,6 +1,6 @@
 //! The backends of a builder: by URL, by the URLs of a quorum, or given directly.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     Backend, MemoryBackend, QuorumBackend,
@@ -142,11 +142,7 @@ impl RedactedUrl {
     }
 }
 
-impl fmt::Debug for RedactedUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("…")
-    }
-}
+says! { Debug for RedactedUrl: _this => "…" }
 
 /// Whether a scheme is that of a server, of sentinels or of a cluster.
 fn is_server(scheme: &str) -> bool {

@@ -67,7 +67,7 @@ sets! { LockManagerBuilder =>
     /// Sets the user, instead of the one in the URL. Default: that of the URL, and else the server's default user.
     ///
     /// A user needs a [`password`](Self::password). `memory://` ignores both.
-    username(username: impl Into<String>) => connect.username = Some(username.into());
+    pub username(username: impl Into<String>) => connect.username = Some(username.into());
 
     /// Sets the password, instead of the one in the URL. Default: that of the URL.
     ///
@@ -87,14 +87,14 @@ sets! { LockManagerBuilder =>
     /// # let _ = manager; }
     /// # Ok(()) }
     /// ```
-    password(password: impl Into<String>) => connect.password = Some(password.into());
+    pub password(password: impl Into<String>) => connect.password = Some(password.into());
 
     /// Sets the user of the sentinels, which is not that of the servers. Default: the `sentinel_user` of the URL, and else
     /// their default user.
     ///
     /// It needs a [`sentinel_password`](Self::sentinel_password), and replaces a `sentinel_user` of the URL. Servers without
     /// sentinels are refused. `memory://` ignores it.
-    sentinel_username(username: impl Into<String>) => connect.sentinel_username = Some(username.into());
+    pub sentinel_username(username: impl Into<String>) => connect.sentinel_username = Some(username.into());
 
     /// Sets the password of the sentinels, which is not that of the servers. Default: the `sentinel_pass` of the URL.
     ///
@@ -114,12 +114,12 @@ sets! { LockManagerBuilder =>
     /// # let _ = manager; }
     /// # Ok(()) }
     /// ```
-    sentinel_password(password: impl Into<String>) => connect.sentinel_password = Some(password.into());
+    pub sentinel_password(password: impl Into<String>) => connect.sentinel_password = Some(password.into());
 
     /// Sets the number of the database. Default: that of the URL, and else 0.
     ///
     /// A URL that names another database is refused. `memory://` has no databases, and ignores the number.
-    database(database: u32) => connect.database = Some(database);
+    pub database(database: u32) => connect.database = Some(database);
 
     /// Sets how connections are encrypted: roots, certificate of the client, versions, and provider of cryptography.
     /// Default: the roots of the platform, without a certificate of the client, and the provider that the application
@@ -162,7 +162,7 @@ sets! { LockManagerBuilder =>
     /// # #[cfg(not(feature = "tls"))] fn main() {}
     /// ```
     #[cfg(feature = "tls-no-provider")]
-    tls(config: impl Into<std::sync::Arc<rustls::ClientConfig>>) => connect.tls = Some(config.into());
+    pub tls(config: impl Into<std::sync::Arc<rustls::ClientConfig>>) => connect.tls = Some(config.into());
 
     /// Sets a provider of user and password, for passwords that change: tokens of Entra ID or IAM, or a secret that is
     /// rotated. Default: user and password of URL and builder. There must not be both.
@@ -213,7 +213,7 @@ sets! { LockManagerBuilder =>
     /// # let _ = manager; Ok(()) }
     /// ```
     #[cfg(feature = "credentials")]
-    credentials(provider: impl redis::StreamingCredentialsProvider + 'static) => connect.credentials = Some(crate::backend::Provider::of(provider));
+    pub credentials(provider: impl redis::StreamingCredentialsProvider + 'static) => connect.credentials = Some(crate::backend::Provider::of(provider));
 
     /// Sets how long one request to the backend may take, reconnecting included, before it fails with
     /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero, at most an hour. Default: 1 s. In-memory backends
@@ -224,16 +224,16 @@ sets! { LockManagerBuilder =>
     ///
     /// A restart of the server that is shorter than this goes unnoticed. After a longer outage the server is known to be
     /// down, and requests fail at once until it is back.
-    command_timeout(command_timeout: Duration) => connect.timeouts.command = command_timeout;
+    pub command_timeout(command_timeout: Duration) => connect.timeouts.command = command_timeout;
 
     /// Sets how long one attempt to connect may take: the lookup of the name, TCP, TLS, and the handshake of one round
     /// trip (or two, if the server does not know RESP3). Above zero, at most an hour. Default: 5 s.
     ///
     /// No step but the lookup may take longer than [`command_timeout`](Self::command_timeout), or twice that for TLS,
     /// since a server that is slower could not answer a request either.
-    connect_timeout(connect_timeout: Duration) => connect.timeouts.connect = connect_timeout;
+    pub connect_timeout(connect_timeout: Duration) => connect.timeouts.connect = connect_timeout;
 
     /// Sets the name of the service, which [`inspect`](crate::LockManager::inspect) and the server's `CLIENT LIST` show: printable
     /// ASCII without spaces. Default: `lock-core`.
-    client_name(client_name: impl Into<String>) => connect.client_name = client_name.into();
+    pub client_name(client_name: impl Into<String>) => connect.client_name = client_name.into();
 }

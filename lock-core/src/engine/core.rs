@@ -28,7 +28,7 @@ use super::{
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
 };
 use crate::{
-    backend::{Answer, Backend, BackendError, Reply},
+    backend::{Answer, Backend, BackendError, Replied, Reply},
     caught::caught,
     clock::{Clock, Moment, Sleep},
     error::ErrorKind,
@@ -197,7 +197,7 @@ impl Core {
     ///
     /// The timers of a runtime that has ended panic, and the runtime can end between a check and the poll. So the panic is caught. A
     /// runtime that has ended refuses tasks, which distinguishes such a panic from any other.
-    fn in_runtime<R>(&self, poll: impl FnOnce() -> R) -> Result<R, BackendError> {
+    fn in_runtime<R>(&self, poll: impl FnOnce() -> R) -> Replied<R> {
         let Some(runtime) = &self.runtime else { return Ok(poll()) };
         let _entered = runtime.enter();
         panic::catch_unwind(AssertUnwindSafe(poll)).map_err(|panic| {
@@ -348,11 +348,7 @@ impl Core {
     }
 
     /// Handles answers, on behalf of the task. If requests are `gathering`, they wait for one another from now on; see [`Gathering`].
-    pub(super) fn handle_answers(
-        &self,
-        answers: &mut VecDeque<(CallId, Result<Answer, BackendError>)>,
-        gathering: bool,
-    ) {
+    pub(super) fn handle_answers(&self, answers: &mut VecDeque<(CallId, Replied<Answer>)>, gathering: bool) {
         // Read after the answers have come; see `transmit`.
         let (now, epoch) = (self.clock.now(), self.backend.epoch());
         self.with(|state| {
@@ -516,7 +512,7 @@ pub(crate) struct Timer {
 }
 
 impl Future for Timer {
-    type Output = Result<(), BackendError>;
+    type Output = Replied<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { sleep, core } = &mut *self;

@@ -110,14 +110,9 @@ impl Engine {
         {
             return;
         }
-        log!(
-            warn,
-            key = key.map(tracing::field::display),
-            ?ttl,
-            command_timeout = ?limit,
+        log!(warn, key = key.map(tracing::field::display), ?ttl, command_timeout = ?limit,
             "the ttl is below the command timeout, so a slow answer to an acquire comes when its lease has expired, and the acquire \
-             fails; raise the ttl, or lower `command_timeout`"
-        );
+             fails; raise the ttl, or lower `command_timeout`");
     }
 
     /// Identifies the manager: the same key of another manager is another lock.
@@ -148,10 +143,7 @@ impl Engine {
 
     /// Begins a request of a holder, which is not refused while a shutdown waits for holders.
     pub(crate) fn admit_holder(&self, attempt: &'static str) -> Result<(), Error> {
-        match self.core.admit() {
-            Err(ErrorKind::ShutDown) | Ok(()) => Ok(()),
-            Err(kind) => Err(Error::backend(attempt, None, self.core.ended(kind))),
-        }
+        self.admit(attempt).or_else(|error| if error.kind() == ErrorKind::ShutDown { Ok(()) } else { Err(error) })
     }
 
     /// Sends a batch in a call of its own.

@@ -35,13 +35,8 @@ pub(crate) struct Pulse {
 
 impl Pulse {
     pub(crate) fn new(clock: Arc<dyn Clock>, observer: Option<Observer>) -> Arc<Self> {
-        Arc::new(Self {
-            clock,
-            due: AtomicU64::new(u64::MAX),
-            stood_still: Default::default(),
-            is_watched: AtomicBool::new(false),
-            observer,
-        })
+        let (due, is_watched) = (AtomicU64::new(u64::MAX), AtomicBool::new(false));
+        Arc::new(Self { clock, due, stood_still: Default::default(), is_watched, observer })
     }
 
     pub(crate) fn now(&self) -> Moment {

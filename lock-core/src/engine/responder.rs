@@ -7,7 +7,7 @@ use std::{
 
 use super::sync::{Mutex, MutexGuard};
 use crate::{
-    backend::{Answer, BackendError},
+    backend::{Answer, Replied},
     clock::Moment,
 };
 
@@ -20,7 +20,7 @@ pub(crate) struct Responder<T = Answer> {
 
 impl<T> Responder<T> {
     pub(super) fn new(now: Moment) -> Self {
-        Self { at: now, slot: Arc::default() }
+        Self { at: now, slot: Arc::new(Slot(Mutex::new(Waiting { answer: None, waker: None }))) }
     }
 
     /// Whether no future waits for the answer any longer.
@@ -35,7 +35,7 @@ impl<T> Responder<T> {
 
     /// Puts the answer where its future finds it, unless an earlier one is there. Returns the task to wake, which must
     /// wait until no lock is held.
-    pub(crate) fn answer(&self, answer: Result<T, BackendError>) -> Option<Waker> {
+    pub(crate) fn answer(&self, answer: Replied<T>) -> Option<Waker> {
         let mut slot = self.slot.lock();
         slot.answer.get_or_insert(answer);
         slot.waker.take()
@@ -53,18 +53,12 @@ pub(super) struct Slot<T>(Mutex<Waiting<T>>);
 
 #[derive(Debug)]
 pub(super) struct Waiting<T> {
-    pub(super) answer: Option<Result<T, BackendError>>,
+    pub(super) answer: Option<Replied<T>>,
     pub(super) waker: Option<Waker>,
 }
 
 impl<T> Slot<T> {
     pub(super) fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T> Default for Slot<T> {
-    fn default() -> Self {
-        Self(Mutex::new(Waiting { answer: None, waker: None }))
     }
 }

@@ -12,7 +12,7 @@ use super::{
     responder::{Responder, Slot},
 };
 use crate::{
-    backend::{Answer, BackendError},
+    backend::{Answer, BackendError, Replied},
     clock::Moment,
     error::ErrorKind,
 };
@@ -32,17 +32,12 @@ impl<T> Response<T> {
     /// Makes the two ends of a request that is made at `now`.
     pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Responder<T>, Self) {
         let responder = Responder::new(now);
-        let response = Self {
-            core: Arc::clone(core),
-            slot: Arc::clone(&responder.slot),
-            timer: None,
-            more_time: Some(Duration::ZERO),
-        };
-        (responder, response)
+        let (core, slot) = (Arc::clone(core), Arc::clone(&responder.slot));
+        (responder, Self { core, slot, timer: None, more_time: Some(Duration::ZERO) })
     }
 
     /// Fails when the engine should have answered long ago. Without a runtime there is no timer.
-    fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, BackendError>> {
+    fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<Replied<T>> {
         let Some((limit, more)) = self.core.patience().zip(self.more_time) else { return Poll::Pending };
         let limit = limit.saturating_add(more);
         if self.timer.is_none() && self.core.has_timers() {
@@ -67,7 +62,7 @@ impl<T> Response<T> {
 }
 
 impl<T> Future for Response<T> {
-    type Output = Result<T, BackendError>;
+    type Output = Replied<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = self.slot.lock();

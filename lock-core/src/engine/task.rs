@@ -28,7 +28,7 @@ use super::{
     turn::{Turn, pause, start},
 };
 use crate::{
-    backend::{self, Answer, BackendError, Notice, Reply},
+    backend::{self, Answer, BackendError, Notice, Replied, Reply},
     caught,
     clock::{Moment, Sleep},
     error::ErrorKind,
@@ -74,7 +74,7 @@ struct InFlight {
 }
 
 impl Future for InFlight {
-    type Output = (CallId, Result<Answer, BackendError>);
+    type Output = (CallId, Replied<Answer>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, reply } = &mut *self;
@@ -89,7 +89,7 @@ impl Future for InFlight {
 }
 
 /// Makes an error of a panic of the backend, which would end the task, and with it every lease.
-fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
+fn caught<R>(ask: impl FnOnce() -> R) -> Replied<R> {
     caught::caught("backend", ask).ok_or_else(BackendError::panicked)
 }
 
@@ -151,7 +151,7 @@ struct Exchange {
     /// Replies on their way to `calls`.
     replies: Vec<(CallId, Reply<Answer>)>,
     /// Answers that have come, and are not handled yet.
-    answered: VecDeque<(CallId, Result<Answer, BackendError>)>,
+    answered: VecDeque<(CallId, Replied<Answer>)>,
 }
 
 impl Exchange {
@@ -396,7 +396,7 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    fn answer(&self, keys: Result<Vec<LockKey>, BackendError>) {
+    fn answer(&self, keys: Replied<Vec<LockKey>>) {
         if let Some(waker) = self.responder.answer(keys) {
             deferred::wake(waker);
         }

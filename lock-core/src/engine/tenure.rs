@@ -139,13 +139,8 @@ impl Tenure {
 
     /// How its key is to be left by its holder.
     pub(crate) fn pending(&self) -> PendingRelease {
-        PendingRelease {
-            key: self.key().clone(),
-            token: self.token,
-            keep_until: self.keep_until,
-            place: false,
-            quiet: false,
-        }
+        let pending = PendingRelease::at_once(self.key().clone(), self.token);
+        PendingRelease { keep_until: self.keep_until, ..pending }
     }
 
     /// How many holds followed one another in it, or would have if there had been fencing tokens for them.

@@ -42,26 +42,17 @@ impl BuildError {
     pub(crate) fn connect(cause: Error) -> Self {
         Self { message: cause.to_string(), cause: Some(cause) }
     }
+}
 
+getters! { error: BuildError =>
     /// Returns the kind of the [`cause`](Self::cause), or [`ErrorKind::Invalid`] for [`Argument::Settings`] if the configuration
     /// itself is wrong.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        self.cause.as_ref().map_or(ErrorKind::Invalid(Argument::Settings), Error::kind)
-    }
-
+    kind: ErrorKind = error.cause.as_ref().map_or(ErrorKind::Invalid(Argument::Settings), Error::kind);
     /// Returns the error of the connection, or `None` if the configuration itself is wrong.
-    #[must_use]
-    pub fn cause(&self) -> Option<&Error> {
-        self.cause.as_ref()
-    }
+    cause: Option<&Error> = error.cause.as_ref();
 }
 
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
+says! { Display for BuildError: error => &error.message }
 
 impl fmt::Debug for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,13 +79,9 @@ impl From<BuildError> for Error {
 #[non_exhaustive]
 pub struct AlreadyInstalled;
 
-impl fmt::Display for AlreadyInstalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "could not install the lock manager: one is already installed and stays; \
-             use `LockManager::scope` to replace it for one future",
-        )
-    }
+says! { Display for AlreadyInstalled: _this =>
+    "could not install the lock manager: one is already installed and stays; \
+    use `LockManager::scope` to replace it for one future"
 }
 
 impl error::Error for AlreadyInstalled {}

@@ -13,12 +13,6 @@ use crate::{
 };
 
 impl Error {
-    /// Says which key the request was about.
-    pub(crate) fn on(mut self, key: &LockKey) -> Self {
-        self.inner.key = Some(key.parts());
-        self
-    }
-
     pub(crate) fn busy(attempt: &'static str, key: &LockKey, by: BusyReason, mode: Mode) -> Self {
         Self::new(ErrorKind::Busy, attempt).on(key).blocked(by, mode).busy_for(Duration::ZERO)
     }

@@ -102,16 +102,9 @@ impl IntoFuture for LockAllRequest {
 
 impl AcquireAll {
     fn new(request: LockAllRequest) -> Self {
-        Self {
-            request,
-            keys: Keys::All,
-            current: None,
-            guards: Vec::new(),
-            confirm: None,
-            began: Moment::NEVER,
-            acquired: None,
-            give_up: Moment::NEVER,
-        }
+        let (current, guards, confirm, acquired) = Default::default();
+        let (began, give_up) = (Moment::NEVER, Moment::NEVER);
+        Self { request, keys: Keys::All, current, guards, confirm, began, acquired, give_up }
     }
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockAllGuard, Error>> {

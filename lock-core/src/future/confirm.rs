@@ -7,7 +7,7 @@ use std::{
 
 use super::release::ReleaseAll;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Replied},
     clock::Moment,
     engine::{Response, tenure::Renewing},
     error::{ACQUIRE, Error, ErrorKind},
@@ -85,7 +85,7 @@ impl Confirm {
 }
 
 impl Confirmation {
-    fn answered(&self, guard: &LockGuard, outcome: Result<Outcome, BackendError>) -> Result<(), Error> {
+    fn answered(&self, guard: &LockGuard, outcome: Replied<Outcome>) -> Result<(), Error> {
         let key = &guard.lease().hold().key;
         let error = match outcome {
             Ok(Outcome::Renewed { .. }) => {

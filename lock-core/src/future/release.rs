@@ -6,7 +6,7 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
-    backend::{Answer, BackendError, Outcome},
+    backend::{Answer, BackendError, Outcome, Replied},
     clock::Moment,
     end::End,
     engine::{Engine, Response, hold::Hold, queues::Departure, tenure::HoldId},
@@ -45,7 +45,7 @@ impl Release {
     }
 }
 
-fn read(key: &LockKey, result: Result<Answer, BackendError>) -> Result<(), Error> {
+fn read(key: &LockKey, result: Replied<Answer>) -> Result<(), Error> {
     let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
     match result.and_then(Answer::single) {
         Ok(Outcome::Released) => Ok(()),

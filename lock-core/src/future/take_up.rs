@@ -8,7 +8,7 @@ use std::{
 
 use super::wanted::Wanted;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Token, cleanup::AT_ONCE},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Replied, Token, cleanup::AT_ONCE},
     clock::Moment,
     engine::{Engine, Response, tenure::Offer, terms::Terms},
     error::{Error, ErrorKind, TAKE_UP},
@@ -43,7 +43,7 @@ impl TakeUp {
 }
 
 impl Wanted {
-    fn taken_up(&mut self, result: Result<Answer, BackendError>, now: Moment) -> Result<Offer, Error> {
+    fn taken_up(&mut self, result: Replied<Answer>, now: Moment) -> Result<Offer, Error> {
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
         match result.and_then(Answer::single) {
             Ok(Outcome::Held { fence, block, .. }) if now < self.terms.ttl.deadline(self.sent) => {

@@ -9,7 +9,7 @@ use std::{
 
 use super::{acquire::Watch, wanted::Wanted};
 use crate::{
-    backend::{Answer, BackendError, Operation, Outcome, cleanup::AT_ONCE},
+    backend::{Answer, Operation, Outcome, Replied, cleanup::AT_ONCE},
     clock::Moment,
     engine::{Response, terms::Terms},
     error::{ACQUIRE, Error},
@@ -90,7 +90,7 @@ fn answered(
     all: &mut [Wanted],
     request: &LockAllRequest,
     give_up: Moment,
-    result: Result<Answer, BackendError>,
+    result: Replied<Answer>,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
     let engine = &request.engine;
     let now = engine.now();
@@ -120,7 +120,7 @@ fn answered(
     let latest = |Wanted { terms, sent, .. }: &Wanted| {
         if terms.is_renewed() { *sent + terms.ttl.get() / 2 } else { terms.ttl.deadline(*sent) }
     };
-    let held = |(wanted, outcome): (&Wanted, &Result<Outcome, BackendError>)| match outcome {
+    let held = |(wanted, outcome): (&Wanted, &Replied<Outcome>)| match outcome {
         Ok(Outcome::Held { fence, block, .. }) if now < latest(wanted) => Some((*fence, *block)),
         _ => None,
     };

@@ -2,7 +2,7 @@ use std::{slice, time::Duration};
 
 use super::LockGuard;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Renew, Replied},
     clock::Moment,
     end::End,
     engine::{Engine, hold::Hold, tenure::HoldId},
@@ -138,7 +138,7 @@ struct Extension<'a> {
 }
 
 impl Extension<'_> {
-    fn answered(self, result: Result<Outcome, BackendError>) -> Result<(), Error> {
+    fn answered(self, result: Replied<Outcome>) -> Result<(), Error> {
         let Self { engine, id, hold, ttl, sent, version } = self;
         let ended = |end| hold.error(EXTEND, end);
         match result {

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::{LockAllRequest, LockManager, key};
+use crate::{LockAllRequest, LockManager, exclusive, key};
 
 /// Borrows one key of a list, so that all of them have one type.
 pub fn key<K: AsKey + ?Sized>(key: &K) -> &str {
@@ -97,15 +97,6 @@ pub trait AsKeys {
 impl<C: IntoIterator<Item: AsKey>> AsKeys for C {
     #[track_caller]
     fn request(self, manager: &LockManager) -> LockAllRequest {
-        manager.lock_all(self.into_iter().map(Rendered))
-    }
-}
-
-/// A key on its way into the request.
-struct Rendered<K>(K);
-
-impl<K: AsKey> AsRef<str> for Rendered<K> {
-    fn as_ref(&self) -> &str {
-        self.0.as_key()
+        manager.lock_all(self.into_iter().map(|key| exclusive(key.as_key())))
     }
 }

@@ -4,7 +4,7 @@ use futures_util::future::join;
 
 use super::{LockManager, answers::Answers};
 use crate::{
-    backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome, Replied},
     engine::question::message::Subject,
     error::Error,
     info::{Held, KeyInfo},
@@ -140,7 +140,7 @@ impl LockManager {
     }
 }
 
-fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
+fn held(outcome: Outcome) -> Replied<Option<Held>> {
     match outcome {
         Outcome::Busy { remaining, by, .. } => {
             let foreign = by == BusyReason::Foreign;

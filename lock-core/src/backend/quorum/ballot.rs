@@ -14,7 +14,7 @@ use super::{
     seat::{FenceBlock, Seat, Vote},
     verdict::{Certainty, Row},
 };
-use crate::backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome, Token};
+use crate::backend::{Answer, BackendError, Batch, BusyReason, Operation, Outcome, Replied, Token};
 
 /// The votes on each operation of a batch.
 #[derive(Debug)]
@@ -44,17 +44,10 @@ pub(super) struct WriteBack {
 
 impl Ballot {
     pub(super) fn new(operations: Batch, nodes: usize, queue_node: usize) -> Self {
-        Self {
-            nodes,
-            queue_node,
-            seats: vec![Seat::default(); operations.len() * nodes],
-            fences: vec![None; operations.len()],
-            placed: vec![false; operations.len()],
-            operations,
-            answered: 0,
-            failed: Vec::new(),
-            flags: Answer::new([]),
-        }
+        let items = operations.len();
+        let (seats, fences, placed) = (vec![Seat::default(); items * nodes], vec![None; items], vec![false; items]);
+        let (answered, failed, flags) = (0, Vec::new(), Answer::new([]));
+        Self { nodes, queue_node, operations, seats, fences, placed, answered, failed, flags }
     }
 
     /// Notes which of the tokens had places before.
@@ -153,7 +146,7 @@ impl Ballot {
     }
 
     /// Takes a node's answer to the batch.
-    pub(super) fn vote(&mut self, node: usize, result: Result<Answer, BackendError>) {
+    pub(super) fn vote(&mut self, node: usize, result: Replied<Answer>) {
         let items = 0..self.operations.len();
         if let Err(error) = &result {
             self.failed.push(error.clone());
@@ -164,12 +157,7 @@ impl Ballot {
     }
 
     /// Takes a node's answer to requests for these items.
-    pub(super) fn vote_on(
-        &mut self,
-        node: usize,
-        items: impl IntoIterator<Item = usize>,
-        result: Result<Answer, BackendError>,
-    ) {
+    pub(super) fn vote_on(&mut self, node: usize, items: impl IntoIterator<Item = usize>, result: Replied<Answer>) {
         if let Ok(answer) = &result {
             self.flags.repeated |= answer.repeated;
             self.flags.out_of_order |= answer.out_of_order;
@@ -234,7 +222,7 @@ impl Ballot {
     }
 
     /// The answer to the batch, when no operation is open.
-    pub(super) fn answer(&self) -> Result<Answer, BackendError> {
+    pub(super) fn answer(&self) -> Replied<Answer> {
         if self.answered < majority(self.nodes) && self.operations.is_empty() {
             return Err(too_few(self.nodes, &self.failed, false));
         }

@@ -17,13 +17,13 @@ use super::{
     verdict::Certainty,
     voters::same_server,
 };
-use crate::backend::{Answer, BackendError, Batch, Operation, Token};
+use crate::backend::{Answer, BackendError, Batch, Operation, Replied, Token};
 use smallvec::SmallVec;
 
 impl Quorum {
     /// Executes a batch. It is split before an operation that needs a key which an earlier one acquires. A majority has to decide the
     /// acquire before the next part is sent; otherwise nodes that refused it would execute the rest for a lease that does not exist.
-    pub(super) async fn call(self: Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
+    pub(super) async fn call(self: Arc<Self>, mut batch: Batch) -> Replied<Answer> {
         if batch.is_empty() {
             return self.ping().await;
         }
@@ -42,21 +42,17 @@ impl Quorum {
 
     /// Asks all nodes at once, and answers as soon as a majority has decided and all nodes that are not slower than others have
     /// answered.
-    async fn decide(self: &Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
+    async fn decide(self: &Arc<Self>, mut batch: Batch) -> Replied<Answer> {
         let _asking = Asking::begin(self, &batch);
         let (places, mut ballot) = {
             let (ledger, now) = (self.ledger(), self.clock.now());
             ledger.aim.set(&mut batch, now);
             let (places, placed) = (ledger.places(), ledger.placed(&batch, now));
             let ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
-            (
-                places,
-                ballot.in_turn(
-                    places,
-                    |node| ledger.nodes[node].slow,
-                    |node, token| ledger.nodes[node].may_take(token, now),
-                ),
-            )
+            let nodes = &ledger.nodes;
+            let ballot =
+                ballot.in_turn(places, |node| nodes[node].slow, |node, token| nodes[node].may_take(token, now));
+            (places, ballot)
         };
         let mut requests = Vec::new();
         let mut begun = false;
@@ -194,7 +190,7 @@ impl Quorum {
 
     /// Asks for a sign of life: of a majority, and of the others if they give one soon, so that it shows which of them
     /// have no vote.
-    async fn ping(self: &Arc<Self>) -> Result<Answer, BackendError> {
+    async fn ping(self: &Arc<Self>) -> Replied<Answer> {
         let answer = self.decide(Batch::new()).await?;
         let twins = self.voters().any_twins();
         match twins {

@@ -17,7 +17,7 @@ use crate::{
     key::LockKey,
 };
 use futures_util::{
-    future::join_all,
+    future::{FutureExt, join_all, select},
     stream::{FuturesUnordered, SelectAll, StreamExt, unfold},
 };
 use tokio::sync::mpsc::unbounded_channel;
@@ -40,11 +40,9 @@ impl Quorum {
         loop {
             self.tell_of_twins();
             let now = self.clock.now();
-            endings.extend(
-                (0..self.nodes.len())
-                    .flat_map(|node| [self.send_pending(node, now), self.look(node, now, &calls)])
-                    .flatten(),
-            );
+            let asks =
+                (0..self.nodes.len()).flat_map(|node| [self.send_pending(node, now), self.look(node, now, &calls)]);
+            endings.extend(asks.flatten());
             let next = self.ledger().next();
             tokio::select! {
                 biased;
@@ -74,14 +72,7 @@ impl Quorum {
     /// Hears what a slow node answers, which nobody waits for, for as long as that is worth it.
     pub(super) fn hear_late(&self, request: Request) -> Ending {
         let patience = self.ledger().patience([request.asked.node].into_iter());
-        let limit = self.clock.sleep(patience);
-        Box::pin(async move {
-            tokio::select! {
-                biased;
-                _ = request => {}
-                () = limit => {}
-            }
-        })
+        Box::pin(select(request, self.clock.sleep(patience)).map(drop))
     }
 
     /// Passes a grant on to the engine: at once if it is the queue node's. Else that node is asked first whether another has

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Answer, BackendError, Batch, Operation, Outcome, Release, Renew, Token,
+        Acquire, Answer, Batch, Operation, Outcome, Release, Renew, Replied, Token,
         cleanup::{AT_ONCE, PendingRelease, Try},
     },
     clock::Moment,
@@ -183,13 +183,7 @@ impl Ledger {
 
     /// Takes a node's answer to what it was asked; what does not count as a renewal becomes [`Outcome::Gone`]. Returns
     /// whether a release to the node is pending.
-    pub(super) fn answered(
-        &mut self,
-        asked: &Asked,
-        result: &mut Result<Answer, BackendError>,
-        now: Moment,
-        epoch: u64,
-    ) -> bool {
+    pub(super) fn answered(&mut self, asked: &Asked, result: &mut Replied<Answer>, now: Moment, epoch: u64) -> bool {
         let state = &mut self.nodes[asked.node];
         state.silent = result.is_err();
         let (mut repeated, mut late) = (false, false);
@@ -348,11 +342,8 @@ impl Ledger {
                     let doubt = state.unanswered.get(&acquire.token).map(|unanswered| unanswered.doubt);
                     if let (true, Some(doubt)) = (state.settle(acquire.token, !left) && left, doubt) {
                         // It was released meanwhile, and may have been sent twice (by its hash, then by its source).
-                        state.add_pending(
-                            PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly(),
-                            doubt,
-                            now,
-                        );
+                        let pending = PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly();
+                        state.add_pending(pending, doubt, now);
                     }
                 }
                 Operation::Release(release) if !asked.needless.contains(&release.token) => {

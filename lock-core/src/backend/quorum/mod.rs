@@ -28,7 +28,7 @@ use self::{
     majority::{majority, too_few},
     shared::Quorum,
 };
-use super::{Answer, Backend, BackendError, Batch, Calls, EVERYONE, Reply};
+use super::{Answer, Backend, BackendError, Batch, Calls, EVERYONE, Replied, Reply};
 use crate::{clock::Clock, error::BuildError, health::NodeHealth, key::LockKey};
 
 /// A lease store on several independent nodes, none of which is a single point of failure: Redlock with fencing tokens.
@@ -128,7 +128,7 @@ impl Backend for QuorumBackend {
         })
     }
 
-    fn counts_permits(&self) -> Result<(), BackendError> {
+    fn counts_permits(&self) -> Replied<()> {
         Err(BackendError::unsupported(
             "a quorum gives no permits: each holder needs a majority of the nodes, and three nodes have room for half as many \
              holders again; use one server, Sentinel or a cluster for this key",
@@ -136,7 +136,7 @@ impl Backend for QuorumBackend {
         .did_not_happen())
     }
 
-    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+    fn waits_for_replicas(&self) -> Replied<()> {
         let why = "a quorum keeps a lease on a majority of its nodes, and does not wait for their replicas; leave `durability` out";
         Err(BackendError::unsupported(why).did_not_happen())
     }
@@ -195,7 +195,7 @@ impl fmt::Debug for QuorumBackend {
 }
 
 /// The keys that a majority may have.
-async fn list(quorum: &Quorum, prefix: String) -> Result<Vec<LockKey>, BackendError> {
+async fn list(quorum: &Quorum, prefix: String) -> Replied<Vec<LockKey>> {
     let lists = join_all(quorum.nodes.iter().map(|node| node.list(prefix.clone()))).await;
     let most = majority(quorum.nodes.len());
     let mut found = Vec::new();

@@ -11,7 +11,7 @@ use std::{
 use super::asked::{Asked, Way};
 use crate::{
     backend::{
-        Acquire, Answer, BackendError, Batch, Operation, Place, Release, Renew, Token,
+        Acquire, Answer, Batch, Operation, Place, Release, Renew, Replied, Token,
         cleanup::{CleanUp, Doubt, PendingRelease, Try},
     },
     clock::Moment,
@@ -317,7 +317,7 @@ impl Node {
     pub(super) fn releases_answered(
         &mut self,
         tries: Vec<Try>,
-        result: &Result<Answer, BackendError>,
+        result: &Replied<Answer>,
         (sent, now, epoch): (Moment, Moment, u64),
     ) {
         (self.silent, self.releasing) = (result.is_err(), false);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{asked::Asked, places::Places, shared::Quorum};
-use crate::backend::{Answer, BackendError, Batch, Reply};
+use crate::backend::{Answer, BackendError, Batch, Replied, Reply};
 
 /// A request to one node, which enters its answer in the ledger.
 pub(super) struct Request {
@@ -68,7 +68,7 @@ impl Quorum {
 }
 
 impl Future for Request {
-    type Output = Result<Answer, BackendError>;
+    type Output = Replied<Answer>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { quorum, asked, reply, answered, .. } = &mut *self;
@@ -110,7 +110,7 @@ impl Drop for Request {
     }
 }
 
-async fn answer_within(limit: impl Future<Output = ()>, reply: Reply<Answer>) -> Result<Answer, BackendError> {
+async fn answer_within(limit: impl Future<Output = ()>, reply: Reply<Answer>) -> Replied<Answer> {
     tokio::select! {
         biased;
         answer = reply => answer,

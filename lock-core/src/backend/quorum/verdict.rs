@@ -5,7 +5,7 @@ use super::{
     majority::{majority, too_few},
     seat::{FenceBlock, Seat, Tally, Vote, failures, holders, shares},
 };
-use crate::backend::{BackendError, BusyReason, Operation, Outcome};
+use crate::backend::{BackendError, BusyReason, Operation, Outcome, Replied};
 
 /// How sure the votes on an operation or a whole batch are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ pub(super) enum Certainty {
 }
 
 /// How far a vote on an operation has come, and its result unless it is open.
-pub(super) type Verdict = (Certainty, Option<Result<Outcome, BackendError>>);
+pub(super) type Verdict = (Certainty, Option<Replied<Outcome>>);
 
 /// The votes on one operation.
 #[derive(Debug)]

@@ -43,16 +43,9 @@ impl<'a> Attempts<'a> {
     pub(super) fn new(connector: &'a Connector, silent: Duration, pause: Duration) -> Self {
         let limit = connector.limit();
         let begun = Instant::now();
-        Self {
-            connector,
-            begun,
-            known_at: begun + limit.saturating_sub(silent).max(MOMENT.min(limit / 4)),
-            known: false,
-            next: begun + pause,
-            soonest: begun + pause,
-            latest: begun,
-            failures: 0,
-        }
+        let known_at = begun + limit.saturating_sub(silent).max(MOMENT.min(limit / 4));
+        let next = begun + pause;
+        Self { connector, begun, known_at, known: false, next, soonest: next, latest: begun, failures: 0 }
     }
 
     /// Attempts to connect until that works.
@@ -138,13 +131,8 @@ impl<'a> Attempts<'a> {
         connector.status.note(&error);
         if self.failures == 0 {
             // A `connect` that gives up drops the manager, and no attempt follows: the line does not promise one for ever.
-            log!(warn,
-                address = &*connector.address(),
-                role = connector.role_in_log(),
-                %error,
-                cause = error.source(),
-                "could not connect; retrying for as long as the manager lives"
-            );
+            log!(warn, address = &*connector.address(), role = connector.role_in_log(), %error, cause = error.source(),
+                "could not connect; retrying for as long as the manager lives");
         }
         let (hurried, idle) = if refused { (REFUSED_PAUSE, REFUSED_PAUSE) } else { pauses(self.failures) };
         let chance = random.random();

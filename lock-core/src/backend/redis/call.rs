@@ -26,13 +26,13 @@ use super::{
     way::Way,
 };
 use crate::{
-    backend::{Acquire, Answer, BackendError, Batch, BusyReason, Operation, Outcome},
+    backend::{Acquire, Answer, BackendError, Batch, BusyReason, Operation, Outcome, Replied},
     error::ErrorKind,
 };
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
 /// releases by force.
-pub(super) async fn call(mut way: Way, batch: Batch) -> Result<Answer, BackendError> {
+pub(super) async fn call(mut way: Way, batch: Batch) -> Replied<Answer> {
     let limit = limit(&way, &batch);
     let mut waited = false;
     let connected = {
@@ -65,7 +65,7 @@ pub(super) fn put(
     connection: Connection,
     mut batch: Batch,
     limit: Instant,
-) -> BoxFuture<'static, Result<Answer, BackendError>> {
+) -> BoxFuture<'static, Replied<Answer>> {
     let takes_free = connection.takes_transactions() && !way.connector().stuck.load(Ordering::Relaxed);
     let begin = if takes_free { free::begin(&batch) } else { batch.len() };
     // An answer that has arrived counts, however much else the task has done.
@@ -120,7 +120,7 @@ fn acquire_free(
     connection: Connection,
     batch: Batch,
     limit: Instant,
-) -> impl Future<Output = Result<Answer, BackendError>> + Send {
+) -> impl Future<Output = Replied<Answer>> + Send {
     let mut sent = connection.send(&free::transaction(way.tag(), &batch), limit);
     async move {
         let taken = way.connector().reply(&mut sent).await.map(|replies| free::read(&batch, &replies));
@@ -139,7 +139,7 @@ async fn acquire_after(
     connection: Connection,
     batch: Batch,
     limit: Instant,
-) -> Result<Answer, BackendError> {
+) -> Replied<Answer> {
     let count = batch.len();
     let mut in_part = false;
     match taken {
@@ -171,7 +171,7 @@ fn execute(
     connection: Connection,
     mut batch: Batch,
     limit: Instant,
-) -> impl Future<Output = Result<Answer, BackendError>> + Send {
+) -> impl Future<Output = Replied<Answer>> + Send {
     let mut call = Call::send(&mut way, connection, &mut batch, By::Hash, limit);
     async move {
         let tried = Tried::default();
@@ -196,7 +196,7 @@ async fn execute_after(
     batch: Batch,
     limit: Instant,
     mut tried: Tried,
-) -> Result<Answer, BackendError> {
+) -> Replied<Answer> {
     let count = batch.len();
     let answer = match until_answered(last, &mut way, batch, limit, &mut tried).await {
         // The engine has to know that a release which it sent meanwhile may have been executed first: it keeps the tokens in doubt.
@@ -217,7 +217,7 @@ async fn until_answered(
     mut batch: Batch,
     limit: Instant,
     tried: &mut Tried,
-) -> Result<Answer, BackendError> {
+) -> Replied<Answer> {
     loop {
         let mut by = By::Hash;
         if let Some((connection, unanswered)) = last {
@@ -270,7 +270,7 @@ fn answer(
     batch: &[Operation],
     (reply, seen): (Value, Value),
     tried: &Tried,
-) -> Result<Answer, BackendError> {
+) -> Replied<Answer> {
     let connector = way.connector();
     connection.note_script_run();
     if failure::tells_of_demotion(&reply) {
@@ -300,7 +300,7 @@ async fn refused(
     limit: Instant,
     tried: Tried,
     error: RedisError,
-) -> Result<Answer, BackendError> {
+) -> Replied<Answer> {
     let connector = way.connector();
     if failure::is_demotion(&error) {
         connector.demoted(&connection);
@@ -354,7 +354,7 @@ impl Call {
 }
 
 /// Runs each operation by itself.
-async fn one_by_one(way: &Way, batch: Batch, limit: Instant, tried: Tried) -> Result<Answer, BackendError> {
+async fn one_by_one(way: &Way, batch: Batch, limit: Instant, tried: Tried) -> Replied<Answer> {
     let mut whole = Answer::new([]);
     whole.out_of_order = true;
     whole.repeated = tried.unanswered.is_some();
@@ -394,7 +394,7 @@ fn without_side_keys(batch: &mut Batch) -> bool {
 /// The answer to a batch that was refused for all of its time, because the cluster was not ready for it.
 ///
 /// A key whose slot moves counts as busy, so that waiters ask again.
-fn too_late(way: &Way, batch: &[Operation], error: &RedisError, tried: &Tried) -> Result<Answer, BackendError> {
+fn too_late(way: &Way, batch: &[Operation], error: &RedisError, tried: &Tried) -> Replied<Answer> {
     let address = way.connector().address();
     let code = error.code().unwrap_or("ERR");
     let detail = failure::sentence(error.detail().unwrap_or_default());

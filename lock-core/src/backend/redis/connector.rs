@@ -36,7 +36,10 @@ use super::{
     stream::{Address, Resolver},
     wire::Values,
 };
-use crate::{backend::BackendError, health::NodeHealth};
+use crate::{
+    backend::{BackendError, Replied},
+    health::NodeHealth,
+};
 
 /// The connection to one node, shared by requests and the driver.
 pub(super) struct Connector {
@@ -150,7 +153,7 @@ impl Connector {
     }
 
     /// Returns where to connect to now.
-    pub(super) async fn locate(&self) -> Result<Address, BackendError> {
+    pub(super) async fn locate(&self) -> Replied<Address> {
         let Some(sentinels) = &self.sentinels else { return Ok(self.settings.address.clone()) };
         let address = sentinels.primary(self.limit()).await?;
         let name = address.to_string().into();
@@ -219,18 +222,18 @@ impl Connector {
 
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken; see
     /// [`Link::connection`] for when it fails sooner.
-    pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, BackendError> {
+    pub(super) async fn connection(&self, after: u64, limit: Instant) -> Replied<Connection> {
         let connection = self.link.connection(after, limit).await;
         connection.map_err(|error| error.unwrap_or_else(|| self.out_of_time()).did_not_happen())
     }
 
     /// Runs a command that may be repeated, or several, whose replies are an array then.
-    pub(super) async fn query<T: FromRedisValue>(&self, commands: &Commands) -> Result<T, BackendError> {
+    pub(super) async fn query<T: FromRedisValue>(&self, commands: &Commands) -> Replied<T> {
         self.query_over(commands).await.map(|(reply, _)| reply)
     }
 
     /// As [`query`](Self::query), with the epoch of the connection that has answered.
-    pub(super) async fn query_over<T: FromRedisValue>(&self, commands: &Commands) -> Result<(T, u64), BackendError> {
+    pub(super) async fn query_over<T: FromRedisValue>(&self, commands: &Commands) -> Replied<(T, u64)> {
         let limit = Instant::now() + self.limit();
         let mut after = 0;
         loop {

@@ -68,12 +68,8 @@ impl Connector {
                 self.status.note(error);
                 // Once, until it works again: a provider may repeat what is wrong without end.
                 if !has_failed {
-                    log!(warn,
-                        address = &*self.address(),
-                        %error,
-                        cause = error.source(),
-                        "could not renew the credentials; the connection stays open until the server closes it"
-                    );
+                    log!(warn, address = &*self.address(), %error, cause = error.source(),
+                        "could not renew the credentials; the connection stays open until the server closes it");
                 }
             }
             has_failed = error.is_some();

@@ -28,7 +28,7 @@ use super::{
     wire::{Reader, Replies, Wire},
 };
 use crate::{
-    backend::{BackendError, Calls, EVERYONE},
+    backend::{BackendError, Calls, EVERYONE, Replied},
     error::ErrorKind,
 };
 
@@ -263,7 +263,7 @@ impl Connector {
     }
 
     /// One round trip of an attempt. A server that takes longer than a command may is of no use.
-    async fn step<T>(&self, step: impl Future<Output = T>) -> Result<T, BackendError> {
+    async fn step<T>(&self, step: impl Future<Output = T>) -> Replied<T> {
         timeout(self.limit(), step).await.map_err(|_| self.out_of_time())
     }
 

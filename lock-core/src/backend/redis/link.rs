@@ -70,15 +70,8 @@ pub(super) enum Attempt {
 impl Link {
     /// Makes a link that is down: nothing was tried yet. Connections are numbered by `epoch`, which nodes of a cluster share.
     pub(super) fn new(epoch: Arc<AtomicU64>) -> Self {
-        Self {
-            state: watch::Sender::new(State::down()),
-            epoch,
-            newest: AtomicU64::new(0),
-            broken: AtomicU64::new(0),
-            silent: Mutex::default(),
-            found_broken: Notify::new(),
-            wanted: Notify::new(),
-        }
+        let (newest, broken, silent, found_broken, wanted) = Default::default();
+        Self { state: watch::Sender::new(State::down()), epoch, newest, broken, silent, found_broken, wanted }
     }
 
     /// Returns the epoch of the newest connection, in a cluster to any of its nodes; zero before the first.
@@ -245,31 +238,26 @@ impl Link {
     /// Records that an attempt to connect has begun. Requests that look next see that; those that wait already are not
     /// woken for it.
     pub(super) fn note_attempt(&self, since: Instant) {
-        self.state.send_if_modified(|state| {
-            if let State::Down(down) = state {
-                down.attempt = Attempt::InFlight { since };
-            }
-            false
-        });
+        self.if_down(false, |down| down.attempt = Attempt::InFlight { since });
     }
 
     /// Records that the server is known to be down.
     pub(super) fn note_known_down(&self) {
-        self.state.send_modify(|state| {
-            if let State::Down(down) = state {
-                down.known = true;
-            }
-        });
+        self.if_down(true, |down| down.known = true);
     }
 
     /// Records that an attempt to connect has failed, unless another driver has put a connection up.
-    pub(super) fn note_failure(&self, down: Down) {
-        self.state.send_if_modified(|state| {
-            let is_down = matches!(state, State::Down(_));
-            if is_down {
-                *state = State::Down(down);
+    pub(super) fn note_failure(&self, failed: Down) {
+        self.if_down(true, |down| *down = failed);
+    }
+
+    fn if_down(&self, is_told: bool, change: impl FnOnce(&mut Down)) {
+        self.state.send_if_modified(|state| match state {
+            State::Down(down) => {
+                change(down);
+                is_told
             }
-            is_down
+            State::Up(_) => false,
         });
     }
 

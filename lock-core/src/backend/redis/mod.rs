@@ -69,7 +69,7 @@ use self::{
     way::Way,
 };
 use super::{
-    Answer, Backend, BackendError, Batch, Calls, Reply,
+    Answer, Backend, BackendError, Batch, Calls, Replied, Reply,
     options::ConnectOptions,
     timeouts::{CONNECT_TIMEOUT, Timeouts},
     token::TOKEN_MARK,
@@ -191,7 +191,7 @@ impl Backend for RedisBackend {
         Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
     }
 
-    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+    fn waits_for_replicas(&self) -> Replied<()> {
         Ok(())
     }
 
@@ -273,7 +273,7 @@ fn connect_limit(settings: &Settings) -> Duration {
 /// Sends a PING if there is a connection, and else waits for one, whose handshake the server answers.
 ///
 /// Connecting takes several round trips, so it has its own limit, and ends as soon as the server is known to be down.
-async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, BackendError> {
+async fn sign_of_life(connector: &Connector, limit: Duration) -> Replied<Answer> {
     if connector.link.is_up() {
         connector.query::<Value>(&Commands::one(["PING"])).await?;
     } else {
@@ -297,7 +297,7 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
 
 /// Whether the server has scripts, and the user may run them and what renewals and releases need. Otherwise no request could ever wait
 /// for a lock, keep it or release it. Other problems show in the first acquire.
-async fn may_run_scripts(connector: &Connector, connection: Connection) -> Result<(), BackendError> {
+async fn may_run_scripts(connector: &Connector, connection: Connection) -> Replied<()> {
     let limit = Instant::now() + connector.limit();
     let mut sent = connection.take_trial(limit).unwrap_or_else(|| connection.send(&script::trial(), limit));
     let replies = match connector.reply(&mut sent).await {
@@ -314,7 +314,7 @@ async fn may_run_scripts(connector: &Connector, connection: Connection) -> Resul
 ///
 /// Only the beginning of each value is read. The values of other programs may be large, and the leases are renewed over the
 /// same connection: they would wait behind the answer, and be lost.
-async fn are_ours(connector: &Connector, keys: &[LockKey]) -> Result<Vec<bool>, BackendError> {
+async fn are_ours(connector: &Connector, keys: &[LockKey]) -> Replied<Vec<bool>> {
     let is_of_cluster = connector.role == Role::Node;
     let mut reads = Commands::default();
     let end = (TOKEN_MARK.len() - 1).to_string();
@@ -348,19 +348,19 @@ fn has_mark(value: Value) -> bool {
 }
 
 /// Waits for a connection until `limit`.
-async fn first_connection(connector: &Connector, limit: Instant) -> Result<Connection, BackendError> {
+async fn first_connection(connector: &Connector, limit: Instant) -> Replied<Connection> {
     let asks = || connector.asks_for_credentials();
     patiently(limit, connector.limit(), asks, || connector.connection(0, limit)).await
 }
 
 /// Waits for what `look` finds, until `limit`. While a provider is asked for credentials, the server counts as down, though
 /// it was not asked yet: so it has the limit of a command from then on.
-async fn patiently<T, F: Future<Output = Result<T, BackendError>>>(
+async fn patiently<T, F: Future<Output = Replied<T>>>(
     limit: Instant,
     of_command: Duration,
     asks_provider: impl Fn() -> bool,
     look: impl Fn() -> F,
-) -> Result<T, BackendError> {
+) -> Replied<T> {
     let mut patient_until = Instant::now();
     loop {
         let found = look().await;
@@ -376,7 +376,7 @@ async fn patiently<T, F: Future<Output = Result<T, BackendError>>>(
 }
 
 /// Finds our keys by SCAN, a page at a time.
-async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, BackendError> {
+async fn list(connector: &Connector, prefix: &str) -> Replied<Vec<LockKey>> {
     let pattern = format!("{}*", escape_pattern(prefix));
     let mut found = Vec::new();
     let (mut cursor, mut epoch) = (0_u64, 0);

@@ -5,16 +5,12 @@ use std::sync::Arc;
 
 use super::{Servers, commands::Commands, connector::Connector, names};
 use crate::{
-    backend::{BackendError, EVERYONE},
+    backend::{EVERYONE, Replied},
     error::ErrorKind,
 };
 
 /// Publishes a message. Returns how many managers it has reached, if that is known.
-pub(super) async fn publish(
-    servers: Servers,
-    channel: Arc<str>,
-    message: String,
-) -> Result<Option<usize>, BackendError> {
+pub(super) async fn publish(servers: Servers, channel: Arc<str>, message: String) -> Replied<Option<usize>> {
     match servers {
         Servers::Primary(connector) => {
             let channel = names::of_database(&channel, connector.settings.access.redis.db());
@@ -28,7 +24,7 @@ pub(super) async fn publish(
 }
 
 /// Publishes a message at one node. Returns how many subscribers of this node it has reached. If the user has no right to publish, a warning says so once.
-pub(super) async fn at_node(node: &Connector, channel: &str, message: &str) -> Result<usize, BackendError> {
+pub(super) async fn at_node(node: &Connector, channel: &str, message: &str) -> Replied<usize> {
     let published = node.query(&Commands::one(["PUBLISH", channel, message])).await;
     if published.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported)) {
         node.advice.no_publish(&node.address());
@@ -37,7 +33,7 @@ pub(super) async fn at_node(node: &Connector, channel: &str, message: &str) -> R
 }
 
 /// Counts the subscribers of a channel at one node.
-pub(super) async fn subscribers(node: &Connector, channel: &str) -> Result<usize, BackendError> {
+pub(super) async fn subscribers(node: &Connector, channel: &str) -> Replied<usize> {
     let (_, number): (String, usize) = node.query(&Commands::one(["PUBSUB", "NUMSUB", channel])).await?;
     Ok(number)
 }

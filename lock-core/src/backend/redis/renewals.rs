@@ -10,7 +10,7 @@ use super::{
     connection::Connection,
     reply::{failed, millis, misread},
 };
-use crate::backend::{Answer, BackendError, Operation, Outcome, Renew};
+use crate::backend::{Answer, Operation, Outcome, Renew, Replied};
 
 /// The script's answer for a lease that is gone.
 const GONE: i64 = -1;
@@ -66,7 +66,7 @@ pub(super) fn see(batch: &[Operation], seen: &Value, answer: &mut Answer) {
 }
 
 /// Reads the reply to such a batch.
-pub(super) fn answer(batch: &[Operation], reply: &Value, address: &str) -> Result<Answer, BackendError> {
+pub(super) fn answer(batch: &[Operation], reply: &Value, address: &str) -> Replied<Answer> {
     let Value::Array(values) = reply else { return Err(misread(address)) };
     if values.len() != batch.len() {
         return Err(misread(address));

@@ -26,7 +26,7 @@ use super::{
     slot::Tag,
 };
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Replied},
     error::ErrorKind,
     replicas::{OTHERS_WAIT, Replicas},
 };
@@ -52,7 +52,7 @@ struct Asked {
     replicas: Replicas,
     /// When its time is over, once its renewals were executed.
     until: Option<Instant>,
-    sender: oneshot::Sender<Result<Answer, BackendError>>,
+    sender: oneshot::Sender<Replied<Answer>>,
 }
 
 /// A request whose renewals were executed.
@@ -72,7 +72,7 @@ struct Line<'a> {
 
 impl Replication {
     /// Executes a batch of renewals, all of which wait for the same replicas, and whose side keys have the tag.
-    pub(super) async fn confirm(&self, connector: &Connector, tag: Tag, batch: Batch) -> Result<Answer, BackendError> {
+    pub(super) async fn confirm(&self, connector: &Connector, tag: Tag, batch: Batch) -> Replied<Answer> {
         let Some(replicas) = replicas_of(&batch) else {
             let why = "renewals that wait for replicas share no call with others";
             return Err(BackendError::unsupported(why).did_not_happen());
@@ -114,7 +114,7 @@ impl<'a> Line<'a> {
     }
 
     /// Lets newcomers join, and waits for replicas once. After an error, the connection is gone.
-    async fn step(&mut self, connector: &Connector) -> Result<(), BackendError> {
+    async fn step(&mut self, connector: &Connector) -> Replied<()> {
         if self.newcomers.is_empty() && self.waiting.is_empty() {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl<'a> Line<'a> {
     }
 
     /// Makes another connection, over which what waits is written again.
-    async fn connect_anew(&mut self, connector: &Connector) -> Result<Open, BackendError> {
+    async fn connect_anew(&mut self, connector: &Connector) -> Replied<Open> {
         let open = Open::connect(connector).await?;
         self.again();
         Ok(open)
@@ -160,7 +160,7 @@ impl<'a> Line<'a> {
     }
 
     /// Waits for replicas, and answers the requests that have them or whose time is over.
-    async fn wait(&mut self, connector: &Connector, open: &mut Open) -> Result<(), BackendError> {
+    async fn wait(&mut self, connector: &Connector, open: &mut Open) -> Replied<()> {
         let Some(soonest) = self.waiting.iter().map(|waiting| waiting.until).min() else { return Ok(()) };
         let least = self.waiting.iter().map(|waiting| waiting.asked.replicas.min()).min().unwrap_or(1);
         // Newcomers should not wait for longer than this.
@@ -199,18 +199,14 @@ impl Drop for Line<'_> {
 }
 
 impl Asked {
-    fn answer(self, answer: Result<Answer, BackendError>) {
+    fn answer(self, answer: Replied<Answer>) {
         // Its future may have been dropped.
         let _ = self.sender.send(answer);
     }
 }
 
 /// Executes the renewals of some requests.
-async fn renew(
-    connector: &Connector,
-    open: &mut Open,
-    asked: &[Asked],
-) -> Result<Vec<Result<Answer, BackendError>>, Unanswered> {
+async fn renew(connector: &Connector, open: &mut Open, asked: &[Asked]) -> Result<Vec<Replied<Answer>>, Unanswered> {
     let mut answers = Vec::with_capacity(asked.len());
     // Slots share no call.
     for part in asked.chunk_by(|one, next| one.tag == next.tag) {
@@ -267,7 +263,7 @@ fn replicas_of(batch: &[Operation]) -> Option<Replicas> {
     batch.iter().all(|operation| operation.replicas() == Some(replicas)).then_some(replicas)
 }
 
-fn is_renewed(outcome: &Result<Outcome, BackendError>) -> bool {
+fn is_renewed(outcome: &Replied<Outcome>) -> bool {
     matches!(outcome, Ok(Outcome::Renewed { .. }))
 }
 

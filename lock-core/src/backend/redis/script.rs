@@ -11,7 +11,7 @@ use super::{
     slot::Tag,
     source::SOURCE,
 };
-use crate::backend::{Answer, BackendError, BusyReason, Operation, Outcome, Outcomes, Place, store::micros};
+use crate::backend::{Answer, BusyReason, Operation, Outcome, Outcomes, Place, Replied, store::micros};
 
 /// The mark of an item of the reply that failed.
 const ERROR: i64 = 0;
@@ -85,11 +85,11 @@ pub(super) fn add_call(call: &mut Commands, by: By, tag: Tag, batch: &[Operation
         call.text(&format!("{floor} {aim}"));
     }
     call.text(&place.unwrap_or_default());
-    batch.iter().for_each(|operation| add(call, operation));
+    batch.iter().for_each(|operation| _ = add(call, operation));
 }
 
 /// Adds one operation and its arguments to a call.
-fn add(call: &mut Commands, operation: &Operation) {
+fn add<'a>(call: &'a mut Commands, operation: &Operation) -> &'a mut Commands {
     match operation {
         Operation::Acquire(acquire) => {
             let name = match (acquire.from, &acquire.place) {
@@ -98,27 +98,23 @@ fn add(call: &mut Commands, operation: &Operation) {
                 (None, None) => "try",
             };
             call.text(name).text(&acquire.token.reveal()).number(millis(acquire.ttl)).number(acquire.block);
-            if let Some(from) = acquire.from {
-                call.text(&from.reveal());
-            } else if let Some(place) = &acquire.place {
-                call.number(millis(place.lasts));
+            match (acquire.from, &acquire.place) {
+                (Some(from), _) => call.text(&from.reveal()),
+                (None, Some(place)) => call.number(millis(place.lasts)),
+                (None, None) => call,
             }
         }
         Operation::Renew(renew) => {
-            call.text("renew").text(&renew.token.reveal()).number(millis(renew.ttl)).number(renew.block);
+            call.text("renew").text(&renew.token.reveal()).number(millis(renew.ttl)).number(renew.block)
         }
         Operation::Release(release) if is_plain_release(operation) => {
-            call.text("release").text(&release.token.reveal());
+            call.text("release").text(&release.token.reveal())
         }
         Operation::Release(release) => {
-            call.text("part").text(&release.token.reveal()).number(millis(release.after)).number(release.quiet);
+            call.text("part").text(&release.token.reveal()).number(millis(release.after)).number(release.quiet)
         }
-        Operation::Inspect { .. } => {
-            call.text("inspect");
-        }
-        Operation::Force { foreign, .. } => {
-            call.text("force").number(*foreign);
-        }
+        Operation::Inspect { .. } => call.text("inspect"),
+        Operation::Force { foreign, .. } => call.text("force").number(*foreign),
     }
 }
 
@@ -137,7 +133,7 @@ fn add_tokens(call: &mut Commands, batch: &[Operation]) {
 }
 
 /// Reads the reply to a batch.
-pub(super) fn answer_to(batch: &[Operation], reply: Value, address: &str) -> Result<Answer, BackendError> {
+pub(super) fn answer_to(batch: &[Operation], reply: Value, address: &str) -> Replied<Answer> {
     match renewals::is_plain(batch) {
         true => renewals::answer(batch, &reply, address),
         false => answer(reply, batch.len(), Operation::numbers(batch) != (0, 0), address),
@@ -145,7 +141,7 @@ pub(super) fn answer_to(batch: &[Operation], reply: Value, address: &str) -> Res
 }
 
 /// Reads the reply to a batch of `expected` items; `timed` says that the server's time follows them.
-pub(super) fn answer(reply: Value, expected: usize, timed: bool, address: &str) -> Result<Answer, BackendError> {
+pub(super) fn answer(reply: Value, expected: usize, timed: bool, address: &str) -> Replied<Answer> {
     let Value::Array(values) = reply else { return Err(misread(address)) };
     let mut values = values.as_slice();
     let mut outcomes = Outcomes::with_capacity(expected);
@@ -166,7 +162,7 @@ pub(super) fn answer(reply: Value, expected: usize, timed: bool, address: &str) 
 }
 
 /// Reads the first outcome; returns what follows it too. None if it is not what the script gives.
-fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, BackendError>, &'a [Value])> {
+fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Replied<Outcome>, &'a [Value])> {
     let (Value::Int(code), values) = values.split_first()? else { return None };
     if *code == ERROR {
         let (message, rest) = values.split_first()?;
@@ -184,14 +180,15 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
             let (fence, block) = (u64::try_from(next()?).ok()?, count(next()?)?);
             Outcome::Held { fence, block, was_free: next()? == 1 }
         }
-        2 => {
+        2 | 6 => {
             // PTTL is negative for a key without a ttl.
             let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);
-            let by = match next()? {
-                0 => BusyReason::Holder,
-                1 => BusyReason::Foreign,
-                2 => BusyReason::Waiters,
-                3 => BusyReason::Permits,
+            let by = match (*code, next()?) {
+                (6, total) => BusyReason::OtherTotal { total: count(total)? },
+                (_, 0) => BusyReason::Holder,
+                (_, 1) => BusyReason::Foreign,
+                (_, 2) => BusyReason::Waiters,
+                (_, 3) => BusyReason::Permits,
                 _ => return None,
             };
             Outcome::Busy { remaining, by, position: position(next()?)? }
@@ -203,14 +200,6 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
         },
         4 => Outcome::Released,
         5 => Outcome::Gone,
-        6 => {
-            let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);
-            Outcome::Busy {
-                remaining,
-                by: BusyReason::OtherTotal { total: count(next()?)? },
-                position: position(next()?)?,
-            }
-        }
         7 => {
             let (leases, permits) = (count(next()?)?, count(next()?)?);
             let mut ms = || u64::try_from(next()?).ok().map(Duration::from_millis);

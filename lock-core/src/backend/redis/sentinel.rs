@@ -26,7 +26,7 @@ use super::{
     stream::Address,
 };
 use crate::{
-    backend::{BackendError, Calls},
+    backend::{BackendError, Calls, Replied},
     error::ErrorKind,
 };
 
@@ -86,7 +86,7 @@ impl Sentinels {
     }
 
     /// Returns where the primary is: as the newest configuration says, after a moment for those that are slow to answer.
-    pub(super) async fn primary(&self, within: Duration) -> Result<Address, BackendError> {
+    pub(super) async fn primary(&self, within: Duration) -> Replied<Address> {
         let limit = Instant::now() + within;
         let mut heard = self.heard.subscribe();
         self.wanted.notify_waiters();

@@ -8,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    backend::{Answer, BackendError},
+    backend::{Answer, BackendError, Replied},
     error::ErrorKind,
     health::{Fault, NodeHealth},
 };
@@ -21,13 +21,9 @@ pub(super) struct Status {
 
 impl Status {
     /// Records what went wrong with a batch or an item of it.
-    pub(super) fn note_all(&self, answer: &Result<Answer, BackendError>) {
-        match answer {
-            Ok(answer) => {
-                answer.outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).for_each(|error| self.note(error))
-            }
-            Err(error) => self.note(error),
-        }
+    pub(super) fn note_all(&self, answer: &Replied<Answer>) {
+        let of_items = answer.iter().flat_map(|answer| &answer.outcomes).filter_map(|outcome| outcome.as_ref().err());
+        answer.as_ref().err().into_iter().chain(of_items).for_each(|error| self.note(error));
     }
 
     /// Records an error, unless it is about one key only.

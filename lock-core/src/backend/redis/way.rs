@@ -12,7 +12,7 @@ use super::{
     connector::Connector,
     slot::Tag,
 };
-use crate::backend::{Answer, BackendError, Operation};
+use crate::backend::{Answer, Operation, Replied};
 
 /// Where a batch goes, and what came of it so far.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl Way {
     }
 
     /// Returns a connection, waiting for one until `limit`.
-    pub(super) async fn connection(&mut self, limit: Instant) -> Result<Connection, BackendError> {
+    pub(super) async fn connection(&mut self, limit: Instant) -> Replied<Connection> {
         match &mut self.to {
             To::Server(connector) => connector.connection(self.after, limit).await,
             To::Slot(slot) => slot.connection(&mut self.after, limit).await,
@@ -120,7 +120,7 @@ impl Way {
     }
 
     /// Takes from the answer to a batch what it says of the node. If its slot has moved meanwhile, the node that has it now has answered.
-    pub(super) fn note(&self, answer: &Result<Answer, BackendError>) {
+    pub(super) fn note(&self, answer: &Replied<Answer>) {
         match &self.to {
             To::Server(connector) => connector.status.note_all(answer),
             To::Slot(slot) => slot.note(answer),

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     backend::{
-        self, BackendError, BusyReason, Grant, Outcome, Place, Token,
+        self, BackendError, BusyReason, Grant, Outcome, Place, Replied, Token,
         cleanup::{Doubt, PendingRelease},
     },
     clock::Moment,
@@ -34,13 +34,7 @@ use crate::{
 impl Queues {
     /// Takes the answer to a candidate's request. An answer for a candidate that is over is ignored: its token is on the
     /// clean-up list, or its tenure goes on.
-    pub(crate) fn acquired(
-        &mut self,
-        key: &LockKey,
-        token: Token,
-        result: Result<Outcome, BackendError>,
-        trip: RoundTrip,
-    ) {
+    pub(crate) fn acquired(&mut self, key: &LockKey, token: Token, result: Replied<Outcome>, trip: RoundTrip) {
         let candidate = self.lines.candidate(key, token).map(|(_, candidate)| candidate);
         let held_up = candidate.is_some_and(|candidate| std::mem::take(&mut candidate.asks_without_place));
         self.candidate_answered(key, token, result, trip);
@@ -50,13 +44,7 @@ impl Queues {
         }
     }
 
-    fn candidate_answered(
-        &mut self,
-        key: &LockKey,
-        token: Token,
-        result: Result<Outcome, BackendError>,
-        trip: RoundTrip,
-    ) {
+    fn candidate_answered(&mut self, key: &LockKey, token: Token, result: Replied<Outcome>, trip: RoundTrip) {
         let RoundTrip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
             self.record_round_trip(now.since(sent));
@@ -108,14 +96,7 @@ impl Queues {
     }
 
     /// Takes the answer to a request of a candidate that is over.
-    fn answered_late(
-        &mut self,
-        key: &LockKey,
-        token: Token,
-        result: Result<Outcome, BackendError>,
-        sent: Moment,
-        now: Moment,
-    ) {
+    fn answered_late(&mut self, key: &LockKey, token: Token, result: Replied<Outcome>, sent: Moment, now: Moment) {
         let Some(tenure) = self.tenure_of(key, token) else { return };
         match result {
             // The tenure began by a grant or by another request while this check was in flight. If the check was executed later, the

@@ -34,7 +34,7 @@ impl Queues {
         let Some(next) = line.and_then(Line::first) else { return false };
         let key = key.clone();
         let terms = self.lines.waiter(next).terms;
-        let Some(offer) = self.tenures.pass(hold, &terms, &self.pulse, now) else { return false };
+        let Some(offer) = self.tenures.pass(hold, &terms, now) else { return false };
         // It has a place of its own if it contended behind others who shared the key or have left since.
         if let Some((pending, doubt)) = self.lines.candidate_of(next).and_then(|candidate| candidate.pending(&key)) {
             self.cleanup.push(pending, doubt, now);
@@ -116,7 +116,7 @@ impl Queues {
         acquired: Acquired,
         now: Moment,
     ) -> TenureId {
-        let offer = self.tenures.enter(key, terms, acquired, &self.pulse, now);
+        let offer = self.tenures.enter(key, terms, acquired, now);
         let tenure = offer.0.tenure;
         if !terms.mode.is_exclusive() {
             self.beside.entry(key.clone()).or_default().push(tenure);

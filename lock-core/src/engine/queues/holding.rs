@@ -79,7 +79,7 @@ impl Queues {
     /// process has asked for the key meanwhile.
     pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
         let passes = acquired.passes && terms.mode.is_exclusive() && self.lines.of(key).is_none();
-        let (id, hold) = self.tenures.enter(key, terms, Acquired { passes, ..acquired }, &self.pulse, now);
+        let (id, hold) = self.tenures.enter(key, terms, Acquired { passes, ..acquired }, now);
         self.tenures.begin(id, terms, now);
         if passes {
             self.lines.possess(key, id.tenure);

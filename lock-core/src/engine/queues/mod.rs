@@ -66,7 +66,6 @@ pub(crate) struct Queues {
     pub(crate) cleanup: CleanUp,
     /// How many requests have ended because their key was busy.
     pub(crate) busy: u64,
-    pulse: Arc<Pulse>,
     /// Of tokens and jitter.
     random: StdRng,
     lines: Lines,
@@ -134,10 +133,9 @@ impl Queues {
     pub(crate) fn new(pulse: Arc<Pulse>, mut random: StdRng, limits: Limits, looks: Looks) -> Self {
         let channel = format!("lock-core:calls:{:032x}", random.random::<u128>()).into();
         Self {
-            tenures: Tenures::new(),
+            tenures: Tenures::new(pulse),
             cleanup: CleanUp::default(),
             busy: 0,
-            pulse,
             random,
             lines: Lines::default(),
             beside: HashMap::default(),

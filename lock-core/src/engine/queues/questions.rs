@@ -6,7 +6,7 @@ use rand::RngExt;
 
 use super::Queues;
 use crate::{
-    backend::{BackendError, EVERYONE},
+    backend::{EVERYONE, Replied},
     clock::Moment,
     engine::question::{
         Asker, FOR_ANSWERS, Heard, Message,
@@ -69,7 +69,7 @@ impl Queues {
     }
 
     /// Records that a message was published, and to how many managers, or that it could not be.
-    pub(crate) fn was_published(&mut self, asks: Option<u64>, sent: Result<Option<usize>, BackendError>) {
+    pub(crate) fn was_published(&mut self, asks: Option<u64>, sent: Replied<Option<usize>>) {
         let Some(question) = asks else { return self.questions.end_answer() };
         match sent {
             // This manager answers itself, also if no message reaches it: then the store did not count it.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     backend::{
-        self, Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token,
+        self, Answer, BackendError, Batch, Operation, Outcome, Outcomes, Replied, Token,
         cleanup::{Doubt, PendingRelease, Try},
     },
     clock::Moment,
@@ -232,13 +232,7 @@ impl Queues {
     // ---- answers
 
     /// Takes the answer to a call.
-    pub(crate) fn handle_response(
-        &mut self,
-        call: CallId,
-        result: Result<Answer, BackendError>,
-        now: Moment,
-        epoch: u64,
-    ) {
+    pub(crate) fn handle_response(&mut self, call: CallId, result: Replied<Answer>, now: Moment, epoch: u64) {
         let Some(SentCall { sent, work }) = self.in_flight.try_remove(call) else { return };
         match work {
             Work::Renew(renewals) => {
@@ -274,13 +268,7 @@ impl Queues {
         }
     }
 
-    fn renewals_answered(
-        &mut self,
-        renewals: Vec<Renewing>,
-        result: Result<Answer, BackendError>,
-        sent: Moment,
-        now: Moment,
-    ) {
+    fn renewals_answered(&mut self, renewals: Vec<Renewing>, result: Replied<Answer>, sent: Moment, now: Moment) {
         // Sent again over a new connection, it may have been executed after the release of its token. (So may a refill, and the request of an
         // `extend` that was dropped, which are much rarer.)
         let is_late = result.as_ref().is_ok_and(|answer| answer.repeated || answer.out_of_order);
@@ -314,13 +302,7 @@ impl Queues {
         }
     }
 
-    fn shared_answered(
-        &mut self,
-        tries: Vec<Try>,
-        purposes: Vec<Purpose>,
-        result: Result<Answer, BackendError>,
-        trip: RoundTrip,
-    ) {
+    fn shared_answered(&mut self, tries: Vec<Try>, purposes: Vec<Purpose>, result: Replied<Answer>, trip: RoundTrip) {
         let RoundTrip { sent, now, epoch, .. } = trip;
         let (repeated, out_of_order) =
             result.as_ref().map_or((false, false), |answer| (answer.repeated, answer.out_of_order));
@@ -363,7 +345,7 @@ impl Queues {
     }
 
     /// Takes the answer to an operation that [`send`](Self::send) gave out.
-    pub(super) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: RoundTrip) {
+    pub(super) fn answered(&mut self, purpose: Purpose, result: Replied<Outcome>, trip: RoundTrip) {
         match purpose {
             Purpose::Ask(key, token, _) => self.acquired(&key, token, result, trip),
             Purpose::Release(entry, responder) => {

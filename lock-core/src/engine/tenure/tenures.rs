@@ -30,6 +30,7 @@ use crate::{
 /// All tenures of a manager.
 #[derive(Debug)]
 pub(crate) struct Tenures {
+    pulse: Arc<Pulse>,
     slab: Slab<(NonZeroU64, Tenure)>,
     next_serial: NonZeroU64,
     /// One timer per tenure: its next renewal or its end, whichever is first.
@@ -49,18 +50,11 @@ pub(crate) struct Tenures {
 }
 
 impl Tenures {
-    pub(crate) fn new() -> Self {
-        Self {
-            slab: Slab::new(),
-            next_serial: NonZeroU64::MIN,
-            wheel: Wheel::new(),
-            due: BinaryHeap::new(),
-            next_connected: AT_ONCE,
-            slack: Slack::new(),
-            losses: LossReason::ALL.map(|reason| (reason, 0)),
-            lost: Vec::new(),
-            acquired: 0,
-        }
+    pub(crate) fn new(pulse: Arc<Pulse>) -> Self {
+        let (slab, due, lost, acquired) = Default::default();
+        let (next_serial, wheel, slack) = (NonZeroU64::MIN, Wheel::new(), Slack::new());
+        let losses = LossReason::ALL.map(|reason| (reason, 0));
+        Self { pulse, slab, next_serial, wheel, due, next_connected: AT_ONCE, slack, losses, lost, acquired }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -68,18 +62,11 @@ impl Tenures {
     }
 
     /// Enters a tenure with its first hold, which may begin.
-    pub(crate) fn enter(
-        &mut self,
-        key: &LockKey,
-        terms: &Terms,
-        acquired: Acquired,
-        pulse: &Arc<Pulse>,
-        now: Moment,
-    ) -> Offer {
+    pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
         let Acquired { token, fence, block, sent, doubt, passes, granted } = acquired;
         let deadline = granted.unwrap_or(terms.ttl).deadline(sent);
         let validity = Validity { deadline, danger: Moment::NEVER, version: 0 };
-        let hold = Hold::new(key.clone(), fence, terms, pulse, validity);
+        let hold = Hold::new(key.clone(), fence, terms, &self.pulse, validity);
         let mut tenure = Tenure {
             token,
             ttl: terms.ttl,
@@ -149,7 +136,8 @@ impl Tenures {
     /// Has the hold of the next waiter follow one that is over, if the tenure can continue. The terms have to fit, and the key must
     /// not be kept for the old hold. Half the ttl and a fencing token have to be left. And other processes must not have waited for
     /// too long.
-    pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, pulse: &Arc<Pulse>, now: Moment) -> Option<Offer> {
+    pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, now: Moment) -> Option<Offer> {
+        let pulse = Arc::clone(&self.pulse);
         let tenure = self.present(hold)?;
         let validity = tenure.hold.validity();
         let goes_on = tenure.passes
@@ -166,7 +154,7 @@ impl Tenures {
         let fence = tenure.fences.take()?;
         tenure.number += 1;
         tenure.above_first = u32::try_from(fence.saturating_sub(tenure.first_fence())).unwrap_or(u32::MAX);
-        let next = Hold::new(tenure.key().clone(), fence, terms, pulse, validity);
+        let next = Hold::new(tenure.key().clone(), fence, terms, &pulse, validity);
         let last = mem::replace(&mut tenure.hold, next);
         let offer = (HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold));
         // It may have gone off between the end of the last hold and this.

@@ -18,7 +18,7 @@ fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> Ho
     let doubt = Doubt { until: at(0), unanswered_since: None };
     let acquired =
         Acquired { token: Token::from_random(1), fence: 10, block, sent: at(0), doubt, passes: true, granted: None };
-    let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, &pulse(), at(0));
+    let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, at(0));
     tenures.begin(id, terms, at(0));
     id
 }
@@ -29,19 +29,19 @@ fn enter(tenures: &mut Tenures, key: &str, ttl_ms: u64) -> HoldId {
 
 #[test]
 fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the_next() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let terms = terms(900);
     let first = enter_with(&mut tenures, "k", &terms, 2);
-    let (second, hold) = tenures.pass(first, &terms, &pulse(), at(1)).unwrap();
+    let (second, hold) = tenures.pass(first, &terms, at(1)).unwrap();
     assert_eq!(hold.fence.get(), 11);
     assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
-    assert!(tenures.pass(second, &terms, &pulse(), at(1)).is_none(), "the block is used up");
+    assert!(tenures.pass(second, &terms, at(1)).is_none(), "the block is used up");
     let refill = tenures.refill(second.tenure, 5, 0, at(1)).unwrap();
     assert_eq!(refill.request.block, 5);
     assert!(tenures.refill(second.tenure, 5, 0, at(1)).is_none(), "asked for already");
     let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
     assert!(tenures.refilled(&refill, Some(answer), at(1), &mut Deferred::default()).is_none());
-    let (_, hold) = tenures.pass(second, &terms, &pulse(), at(2)).unwrap();
+    let (_, hold) = tenures.pass(second, &terms, at(2)).unwrap();
     assert_eq!(hold.fence.get(), 20);
     assert!(tenures.refill(second.tenure, 5, 0, at(2)).is_none(), "enough is left");
 }
@@ -49,9 +49,9 @@ fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the
 #[test]
 fn a_tenure_does_not_go_on_beyond_its_budget_half_its_ttl_or_other_terms() {
     let pass = |terms: &Terms, next: &Terms, now| {
-        let mut tenures = Tenures::new();
+        let mut tenures = Tenures::new(pulse());
         let first = enter_with(&mut tenures, "k", terms, 9);
-        tenures.pass(first, next, &pulse(), now).is_some()
+        tenures.pass(first, next, now).is_some()
     };
     let long = terms(900);
     assert!(pass(&long, &long, at(99)));
@@ -69,20 +69,20 @@ fn a_tenure_does_not_go_on_beyond_its_budget_half_its_ttl_or_other_terms() {
 
 #[test]
 fn a_hold_that_was_held_for_too_long_is_counted_as_lost_though_its_tenure_goes_on() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let terms = Terms { max_hold: Some(Duration::from_millis(10)), ..terms(900) };
     let first = enter_with(&mut tenures, "k", &terms, 2);
     // The guard is dropped before the engine has looked.
     let released = tenures.of_hold(first).unwrap().hold.release_at(at(11));
     assert_eq!(released, Err(LossReason::MaxHold));
-    assert!(tenures.pass(first, &terms, &pulse(), at(11)).is_some());
+    assert!(tenures.pass(first, &terms, at(11)).is_some());
     assert!(tenures.losses.contains(&(LossReason::MaxHold, 1)), "{:?}", tenures.losses);
     assert_eq!(tenures.lost.len(), 1, "and told to the log: {:?}", tenures.lost);
 }
 
 #[test]
 fn renewals_that_fell_behind_are_sent_with_the_nearest_deadline_first() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     for ttl_ms in [900, 500, 700, 1_200] {
         enter(&mut tenures, &ttl_ms.to_string(), ttl_ms);
     }
@@ -97,7 +97,7 @@ fn renewals_that_fell_behind_are_sent_with_the_nearest_deadline_first() {
 
 #[test]
 fn a_hold_that_is_over_names_nothing_even_when_its_place_is_taken_again() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let first = enter(&mut tenures, "first", 900);
     assert!(tenures.leave(first, at(0)).is_some());
     let second = enter(&mut tenures, "second", 900);
@@ -111,7 +111,7 @@ fn a_hold_that_is_over_names_nothing_even_when_its_place_is_taken_again() {
 
 #[test]
 fn a_tenure_whose_holder_has_just_released_it_is_left_to_what_that_says_next() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let hold = enter(&mut tenures, "k", 900);
     // The guard ends its hold first, and speaks to the engine then: others may come in between.
     assert_eq!(tenures.of_hold(hold).unwrap().hold.release_at(at(0)), Ok(()));
@@ -122,7 +122,7 @@ fn a_tenure_whose_holder_has_just_released_it_is_left_to_what_that_says_next() {
 
 #[test]
 fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let hold = enter(&mut tenures, "k", 900);
     tenures.advance(at(300));
     let renewals = tenures.renewals(9, at(300));
@@ -138,7 +138,7 @@ fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
 fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     let (long, short) = (terms(900), terms(90));
     let ended = |terms: &Terms| {
-        let mut tenures = Tenures::new();
+        let mut tenures = Tenures::new(pulse());
         let hold = enter_with(&mut tenures, "k", terms, 9);
         tenures.advance(at(29));
         assert_eq!(tenures.of_hold(hold).unwrap().hold.release_at(at(29)), Ok(()));
@@ -147,11 +147,11 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     // A newcomer looks.
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.settle(hold.tenure).is_none());
-    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_some());
+    assert!(tenures.pass(hold, &long, at(30)).is_some());
     // The time of a renewal has come.
     let (mut tenures, hold) = ended(&short);
     assert!(tenures.advance(at(30)).is_empty());
-    assert!(tenures.pass(hold, &short, &pulse(), at(30)).is_some());
+    assert!(tenures.pass(hold, &short, at(30)).is_some());
     tenures.advance(at(31));
     assert!(!tenures.due.is_empty(), "the next hold is renewed");
     // A renewal is answered.
@@ -165,16 +165,16 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
         0.5,
         &mut Deferred::default(),
     );
-    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_some());
+    assert!(tenures.pass(hold, &long, at(30)).is_some());
     tenures.advance(at(330));
     assert!(!tenures.due.is_empty(), "the next hold is renewed");
     // It says that the key is not ours, or the key was released by force.
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5, &mut Deferred::default()).is_none());
-    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_none());
+    assert!(tenures.pass(hold, &long, at(30)).is_none());
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.lose_all(LossReason::Forced).is_empty());
-    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_none());
+    assert!(tenures.pass(hold, &long, at(30)).is_none());
     assert!(tenures.leave(hold, at(30)).is_some());
 }
 
@@ -182,14 +182,14 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
 fn a_key_that_uses_its_fencing_tokens_up_gets_larger_blocks() {
     assert_eq!([block_for(0, 0), block_for(7, 15), block_for(99, 16)], [1, 7, 32]);
     assert_eq!([block_for(2, 20), block_for(2, 999), block_for(2, u32::MAX)], [40, 512, 512]);
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let terms = terms(900);
     let mut hold = enter_with(&mut tenures, "k", &terms, 32);
     for _ in 0..15 {
-        hold = tenures.pass(hold, &terms, &pulse(), at(1)).unwrap().0;
+        hold = tenures.pass(hold, &terms, at(1)).unwrap().0;
         assert!(tenures.refill(hold.tenure, 2, 0, at(1)).is_none(), "enough for two");
     }
-    hold = tenures.pass(hold, &terms, &pulse(), at(1)).unwrap().0;
+    hold = tenures.pass(hold, &terms, at(1)).unwrap().0;
     assert_eq!(tenures.refill(hold.tenure, 2, 0, at(1)).unwrap().request.block, 34);
     let hold = enter_with(&mut tenures, "other", &terms, 100);
     let refill = tenures.refill(hold.tenure, 2, 300, at(1)).unwrap();
@@ -198,7 +198,7 @@ fn a_key_that_uses_its_fencing_tokens_up_gets_larger_blocks() {
 
 #[test]
 fn a_tenure_whose_key_was_written_at_is_renewed_soon_and_not_more_often() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let id = enter(&mut tenures, "k", 900).tenure;
     let renewed = Some(Outcome::Renewed { remaining: Duration::from_millis(900), fence: None, block: 0 });
     let renewal = |tenures: &mut Tenures, now| {
@@ -225,7 +225,7 @@ fn a_tenure_whose_key_was_written_at_is_renewed_soon_and_not_more_often() {
 
 #[test]
 fn a_new_connection_has_all_leases_renewed_at_once_and_then_not_more_often_than_each_second() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let terms = terms(60_000);
     for (key, fence) in [("a", 1), ("b", 2)] {
         enter_with(&mut tenures, key, &terms, fence);
@@ -254,7 +254,7 @@ fn a_new_connection_has_all_leases_renewed_at_once_and_then_not_more_often_than_
 /// A node of a quorum that has lost its data is given back what the holder relies on, and not only the ttl.
 #[test]
 fn a_lease_that_was_extended_is_renewed_up_to_the_end_that_was_promised() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let id = enter_with(&mut tenures, "a", &terms(900), 1);
     let minute = Ttl::new(Duration::from_secs(60)).unwrap();
     tenures.extending(id, at(0), minute);
@@ -275,7 +275,7 @@ fn a_lease_that_was_extended_is_renewed_up_to_the_end_that_was_promised() {
 
 #[test]
 fn a_look_is_not_forgotten_when_an_extend_is_sent() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let hold = enter_with(&mut tenures, "a", &terms(60_000), 1);
     tenures.connected(at(50));
     tenures.extending(hold, at(50), Ttl::new(Duration::from_secs(60)).unwrap());
@@ -285,7 +285,7 @@ fn a_look_is_not_forgotten_when_an_extend_is_sent() {
 
 #[test]
 fn a_renewal_waits_for_half_of_what_its_lease_has_left_and_for_all_of_it_only_after_a_grant() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let hold = enter(&mut tenures, "k", 900);
     let left = |tenures: &Tenures, now| tenures.hold(hold.tenure).expect("it goes on").end().since(now);
     for (now, is_answered) in [(at(300), false), (at(400), true), (at(800), true)] {
@@ -297,12 +297,12 @@ fn a_renewal_waits_for_half_of_what_its_lease_has_left_and_for_all_of_it_only_af
         let answer = is_answered.then_some(renewed);
         assert!(tenures.renewed(renewal, answer, now, now, 0.0, &mut Deferred::default()).is_none());
     }
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     let (terms, doubt) = (terms(9_000), Doubt { until: at(0), unanswered_since: None });
     let granted = Some(Ttl::new(Duration::from_millis(1_025)).unwrap());
     let acquired =
         Acquired { token: Token::from_random(1), fence: 10, block: 1, sent: at(0), doubt, passes: true, granted };
-    let (hold, _) = tenures.enter(&LockKey::new("k").unwrap(), &terms, acquired, &pulse(), at(0));
+    let (hold, _) = tenures.enter(&LockKey::new("k").unwrap(), &terms, acquired, at(0));
     tenures.begin(hold, &terms, at(0));
     let danger = tenures.hold(hold.tenure).expect("it goes on").validity().danger;
     // Not from the beginning on, though what it has is less than the margin of its ttl.
@@ -329,7 +329,7 @@ fn until_next_renewal(tenures: &mut Tenures, now: &mut u64, outcome: Option<Outc
 
 #[test]
 fn a_renewal_that_fails_after_a_success_is_tried_again_as_soon_as_the_first_that_failed() {
-    let mut tenures = Tenures::new();
+    let mut tenures = Tenures::new(pulse());
     enter(&mut tenures, "k", 60_000);
     let mut now = 21_000;
     assert!(tenures.advance(at(now)).is_empty());

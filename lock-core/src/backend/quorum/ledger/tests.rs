@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     ErrorKind,
-    backend::{BusyReason, Place, Release, Renew},
+    backend::{BackendError, BusyReason, Place, Release, Renew},
     key::LockKey,
 };
 

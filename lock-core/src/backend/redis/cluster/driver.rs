@@ -26,7 +26,7 @@ use super::{
     search::Search,
 };
 use crate::{
-    backend::{BackendError, Calls, Notice},
+    backend::{Calls, Notice, Replied},
     caught::OnDrop,
     error::ErrorKind,
 };
@@ -109,7 +109,7 @@ impl Pace {
     }
 
     /// Records what came of an attempt, and plans the next.
-    fn note(&mut self, learned: &Result<(), BackendError>, cluster: &Cluster) {
+    fn note(&mut self, learned: &Replied<()>, cluster: &Cluster) {
         self.failures = if learned.is_ok() { 0 } else { self.failures + 1 };
         let now = Instant::now();
         // The least pause, and the pause while no request waits for the map.

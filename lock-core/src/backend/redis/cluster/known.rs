@@ -20,7 +20,10 @@ use super::{
     },
     map::{Map, Nodes},
 };
-use crate::{backend::BackendError, health::NodeHealth};
+use crate::{
+    backend::{BackendError, Replied},
+    health::NodeHealth,
+};
 
 /// The nodes of a cluster, and what is known of them.
 pub(in super::super) struct Cluster {
@@ -40,14 +43,9 @@ impl Cluster {
     /// Makes a cluster of which nothing is known yet. There is at least one seed.
     pub(in super::super) fn new(seeds: Vec<Address>, settings: Settings) -> Self {
         let nodes = Nodes { settings, shared: Shared::default(), seeds };
-        Self {
-            seeds: nodes.seeds.iter().map(|seed| nodes.make(seed.clone())).collect(),
-            nodes,
-            map: watch::Sender::new(Arc::new(Map::unknown())),
-            is_ok: watch::Sender::new(None),
-            doubted: Notify::new(),
-            search: Link::new(Arc::default()),
-        }
+        let seeds = nodes.seeds.iter().map(|seed| nodes.make(seed.clone())).collect();
+        let (map, is_ok) = (watch::Sender::new(Arc::new(Map::unknown())), watch::Sender::new(None));
+        Self { seeds, nodes, map, is_ok, doubted: Notify::new(), search: Link::new(Arc::default()) }
     }
 
     /// Returns a number that changes when a connection to any node is made, and when a slot has moved.
@@ -82,7 +80,7 @@ impl Cluster {
     ///
     /// Fails sooner as [`Link::connection`] does: at once while the cluster is known to be down, or if the nodes refuse for a reason
     /// that waiting does not remove.
-    pub(super) async fn known_map(&self, limit: Instant) -> Result<Arc<Map>, BackendError> {
+    pub(super) async fn known_map(&self, limit: Instant) -> Replied<Arc<Map>> {
         let mut map = self.map.subscribe();
         if !map.borrow().is_known() {
             self.doubted.notify_one();

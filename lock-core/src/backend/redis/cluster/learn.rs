@@ -22,7 +22,7 @@ use super::{
     Cluster,
     map::{Map, Range, ranges},
 };
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Replied};
 
 /// A node's view of the cluster.
 struct View {
@@ -34,7 +34,7 @@ struct View {
 }
 
 /// Learns the map, of the nodes that are connected, or else of those that the URL names.
-pub(super) async fn learn(cluster: &Cluster) -> Result<(), BackendError> {
+pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
     let view = match best(asked(cluster).await) {
         Some(view) if view.is_usable() => view,
         // A node that has left the cluster, or never was in it, knows no other that could be asked.
@@ -65,7 +65,7 @@ async fn asked(cluster: &Cluster) -> Vec<View> {
 }
 
 /// Asks the nodes of the URL for their views, and returns the first usable one, or else the best of all.
-async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
+async fn seeded(cluster: &Cluster) -> Replied<View> {
     let (views, errors) = views(cluster.seeds.iter().map(|seed| view_of_seed(seed)), View::is_usable).await;
     best(views).ok_or_else(|| {
         let what = format!("no node of {} could be asked which node has which keys", cluster.name());
@@ -75,7 +75,7 @@ async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
 
 /// Collects the views that come soon after the first, and the errors. One that `is_enough` is returned at once and alone.
 async fn views(
-    asked: impl Iterator<Item = impl Future<Output = Result<View, BackendError>>>,
+    asked: impl Iterator<Item = impl Future<Output = Replied<View>>>,
     is_enough: impl Fn(&View) -> bool,
 ) -> (Vec<View>, Vec<BackendError>) {
     let mut answers: FuturesUnordered<_> = asked.collect();
@@ -113,12 +113,12 @@ impl View {
     }
 }
 
-async fn view_of(node: &Connector) -> Result<View, BackendError> {
+async fn view_of(node: &Connector) -> Replied<View> {
     view(node, node.query::<Vec<Value>>(&questions()).await?)
 }
 
 /// Asks a node of the URL for its view. While it answers, the cluster does not count as down.
-async fn view_of_seed(seed: &Connector) -> Result<View, BackendError> {
+async fn view_of_seed(seed: &Connector) -> Replied<View> {
     seed.forget_heard();
     let view = asked_once(seed).await;
     if view.as_ref().is_ok_and(|view| !view.ranges.is_empty()) {
@@ -129,7 +129,7 @@ async fn view_of_seed(seed: &Connector) -> Result<View, BackendError> {
 }
 
 /// Asks a node over a connection that is closed afterwards.
-async fn asked_once(seed: &Connector) -> Result<View, BackendError> {
+async fn asked_once(seed: &Connector) -> Replied<View> {
     let connected = async { seed.attempt(seed.log_in().await?, None, None).await };
     let Connected { wire, mut reader, .. } = connected.await.map_err(|Failure { error, .. }| error)?;
     seed.heard();
@@ -144,7 +144,7 @@ fn questions() -> Commands {
 }
 
 /// Reads the replies of a node to the questions.
-fn view(node: &Connector, replies: impl IntoIterator<Item = Value>) -> Result<View, BackendError> {
+fn view(node: &Connector, replies: impl IntoIterator<Item = Value>) -> Replied<View> {
     let mut replies = replies.into_iter();
     let slots = replies.next().unwrap_or(Value::Nil).extract_error().map_err(|error| node.refusal(error))?;
     let ranges = ranges(slots, &node.settings.address).ok_or_else(|| misread(node))?;

@@ -25,7 +25,7 @@ pub(super) use self::{
 };
 use super::{call, connection::Connection, is_real_time, publish, replicas, slot, way::Way};
 use crate::{
-    backend::{Answer, BackendError, Batch, Reply},
+    backend::{Answer, BackendError, Batch, Replied, Reply},
     key::LockKey,
 };
 
@@ -76,7 +76,7 @@ impl Cluster {
     }
 
     /// Returns the keys that begin with `prefix` and are held, of all nodes.
-    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<LockKey>, BackendError> {
+    pub(super) async fn list(&self, prefix: &str) -> Replied<Vec<LockKey>> {
         let map = self.known_map(Instant::now() + self.limit()).await?;
         let mut found = Vec::new();
         for keys in join_all(map.nodes().iter().map(|node| super::list(node, prefix))).await {
@@ -90,12 +90,7 @@ impl Cluster {
 
     /// Publishes a message at any node that is connected; the nodes pass it on to each other. Returns how many subscribers there are
     /// if that is asked for and all nodes have the same number, as they do if each manager is connected to each node.
-    pub(super) async fn publish(
-        &self,
-        channel: &str,
-        message: &str,
-        is_counted: bool,
-    ) -> Result<Option<usize>, BackendError> {
+    pub(super) async fn publish(&self, channel: &str, message: &str, is_counted: bool) -> Replied<Option<usize>> {
         let map = self.known_map(Instant::now() + self.limit()).await?;
         let node = map.nodes().iter().find(|node| node.link.is_up()).or_else(|| map.nodes().first());
         let node = node.ok_or_else(|| self.unknown())?;
@@ -118,9 +113,9 @@ struct Part {
     indices: Vec<usize>,
 }
 
-type Call = BoxFuture<'static, Result<Answer, BackendError>>;
+type Call = BoxFuture<'static, Replied<Answer>>;
 
-async fn call_part(mut way: Way, batch: Batch) -> Result<Answer, BackendError> {
+async fn call_part(mut way: Way, batch: Batch) -> Replied<Answer> {
     if !replicas::are_asked(&batch) {
         return call::call(way, batch).await;
     }
@@ -132,7 +127,7 @@ async fn call_part(mut way: Way, batch: Batch) -> Result<Answer, BackendError> {
 }
 
 /// Waits for the answers to the parts of a batch of `count` operations.
-async fn whole(count: usize, mut calls: Vec<(Vec<usize>, Call)>) -> Result<Answer, BackendError> {
+async fn whole(count: usize, mut calls: Vec<(Vec<usize>, Call)>) -> Replied<Answer> {
     if let [(_, call)] = &mut calls[..] {
         return call.await;
     }
@@ -141,7 +136,7 @@ async fn whole(count: usize, mut calls: Vec<(Vec<usize>, Call)>) -> Result<Answe
 }
 
 /// Joins the answers to the parts of a batch of `count` operations.
-fn joined(count: usize, parts: impl Iterator<Item = (Vec<usize>, Result<Answer, BackendError>)>) -> Answer {
+fn joined(count: usize, parts: impl Iterator<Item = (Vec<usize>, Replied<Answer>)>) -> Answer {
     let mut whole = Answer::new([]);
     let mut outcomes: Vec<_> = (0..count).map(|_| None).collect();
     for (indices, answer) in parts {

@@ -8,7 +8,7 @@ use super::{
     super::link::{Attempt, Down},
     Cluster,
 };
-use crate::backend::BackendError;
+use crate::backend::Replied;
 
 /// The attempts to learn the map that are made until one works.
 ///
@@ -62,7 +62,7 @@ impl<'a> Search<'a> {
     }
 
     /// Records what came of an attempt. The next one may begin at `soonest`.
-    pub(super) fn note(&mut self, learned: Result<(), BackendError>, soonest: Instant) {
+    pub(super) fn note(&mut self, learned: Replied<()>, soonest: Instant) {
         if self.is_over {
             return;
         }

@@ -11,7 +11,7 @@ use super::{
     map::Map,
 };
 use crate::{
-    backend::{Answer, BackendError},
+    backend::{Answer, BackendError, Replied},
     error::ErrorKind,
 };
 
@@ -21,7 +21,7 @@ type Lost = (Arc<Connector>, BackendError);
 impl Cluster {
     /// Returns when every node has given a sign of life, or when some have, and say that the cluster goes on without the
     /// others. If they say that it does not, as during a failover, it has until the limit of a connect.
-    pub(in super::super) async fn sign_of_life(&self) -> Result<Answer, BackendError> {
+    pub(in super::super) async fn sign_of_life(&self) -> Replied<Answer> {
         let until = Instant::now() + connect_limit(&self.nodes.settings);
         loop {
             let asks = || self.seeds.iter().any(|seed| seed.asks_for_credentials());

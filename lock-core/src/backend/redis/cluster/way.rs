@@ -16,7 +16,7 @@ use super::{
     },
     Cluster, map,
 };
-use crate::backend::{Answer, BackendError, Operation, Place};
+use crate::backend::{Answer, BackendError, Operation, Place, Replied};
 
 /// A slot, and the node that a batch was sent to last.
 #[derive(Clone)]
@@ -70,11 +70,7 @@ impl SlotWay {
     }
 
     /// Returns a connection to the node that has the slot, newer than `after` if it is the node of before.
-    pub(in super::super) async fn connection(
-        &mut self,
-        after: &mut u64,
-        limit: Instant,
-    ) -> Result<Connection, BackendError> {
+    pub(in super::super) async fn connection(&mut self, after: &mut u64, limit: Instant) -> Replied<Connection> {
         if let Some(asked) = self.asks.clone() {
             (self.node, *after) = (asked, 0);
             return self.node.connection(0, limit).await;
@@ -137,7 +133,7 @@ impl SlotWay {
         (listens && connection.note_listening(&name)).then_some(name)
     }
 
-    pub(in super::super) fn note(&self, answer: &Result<Answer, BackendError>) {
+    pub(in super::super) fn note(&self, answer: &Replied<Answer>) {
         if let Some(node) = self.cluster.map().owner(self.slot) {
             node.status.note_all(answer);
         }
@@ -201,7 +197,7 @@ impl SlotWay {
     }
 
     /// Waits until the map is known or, if it is known already, until a node has the slot.
-    async fn owned(&self, limit: Instant) -> Result<(), BackendError> {
+    async fn owned(&self, limit: Instant) -> Replied<()> {
         if !self.cluster.map().is_known() {
             return self.cluster.known_map(limit).await.map(drop);
         }

@@ -14,7 +14,7 @@ use super::super::{
     script::{self, By},
     slot::Tag,
 };
-use crate::backend::{Answer, BackendError, Operation};
+use crate::backend::{Answer, Operation, Replied};
 
 /// A connection that nothing is in flight over.
 pub(super) struct Open {
@@ -28,7 +28,7 @@ pub(super) struct Open {
 }
 
 impl Open {
-    pub(super) async fn connect(connector: &Connector) -> Result<Self, BackendError> {
+    pub(super) async fn connect(connector: &Connector) -> Replied<Self> {
         let resp2 = connector.settings.access.resp2 || connector.resp2.load(Ordering::Relaxed);
         let epoch = connector.link.newest();
         let opened = async {
@@ -90,12 +90,7 @@ impl Open {
     }
 
     /// Waits until `least` replicas have what was written over this connection; returns how many have.
-    pub(super) async fn wait(
-        &mut self,
-        connector: &Connector,
-        least: u32,
-        most: Duration,
-    ) -> Result<u32, BackendError> {
+    pub(super) async fn wait(&mut self, connector: &Connector, least: u32, most: Duration) -> Replied<u32> {
         // Zero would be without end.
         let ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
         let mut command = Commands::one(["WAIT"]);
