@@ -139,9 +139,7 @@ impl Ledger {
                     // From here on the node does not count as having the token, although it has not answered yet: the release may be
                     // executed at any moment, and a majority that was counted with this node could hold a lease that is gone.
                     self.asking.remove(&release.token);
-                    if state.looks.get(&release.key).is_some_and(|look| look.token == release.token) {
-                        state.looks.remove(&release.key);
-                    }
+                    state.looks.remove(&(release.key.clone(), release.token));
                     let had = state.surely.remove(&release.token);
                     release.until = had.map_or(release.until, |had| release.until.max(had.until));
                     if let Some(until) = state.placed.remove(&release.token) {

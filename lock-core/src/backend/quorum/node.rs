@@ -46,18 +46,11 @@ pub(super) struct Node {
     pub(super) releasing: bool,
     /// When to ask it for a sign of life: its last answer did not come in time, so it is not known how slow it is.
     pub(super) probe: Option<Moment>,
-    /// Leases to ask it for: its answer decides whether what this node or another one has of them counts.
-    pub(super) looks: BTreeMap<LockKey, Look>,
+    /// Leases to ask it for: its answer decides whether what this node or another one has of them counts. Until when the node keeps
+    /// each in any case, if it has it; being asked does not make that longer. Several may share a key.
+    pub(super) looks: BTreeMap<(LockKey, Token), Moment>,
     /// Whether it is being asked for leases, or for a sign of life.
     pub(super) looking: bool,
-}
-
-/// A lease to ask a node for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
-    pub(super) token: Token,
-    /// Until when the node keeps the lease in any case, if it has it. Being asked does not make it longer.
-    pub(super) until: Moment,
 }
 
 /// A token that a node has.
@@ -214,7 +207,7 @@ impl Node {
     /// Has it asked for a lease, unless it does not answer anyway: then the next renewal finds out.
     pub(super) fn look_for(&mut self, key: &LockKey, token: Token, until: Moment) {
         if !self.silent {
-            self.looks.insert(key.clone(), Look { token, until });
+            self.looks.insert((key.clone(), token), until);
         }
     }
 
@@ -285,7 +278,7 @@ impl Node {
     pub(super) fn take_looks(&mut self, sent: Moment, way: Way, most: usize) -> Batch {
         let mut batch = Batch::new();
         while batch.len() < most
-            && let Some((key, Look { token, until })) = self.looks.pop_first()
+            && let Some(((key, token), until)) = self.looks.pop_first()
         {
             let left = until.since(sent);
             // A request that waits for a connection may be executed after the release, and lengthen what that left.

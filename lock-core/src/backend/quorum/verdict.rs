@@ -172,6 +172,15 @@ impl Row<'_> {
             Operation::Force { .. } if tally.waiting + tally.away > 0 => return OPEN,
             Operation::Force { .. } if tally.in_doubt > 0 => Err(self.too_few(true)),
             Operation::Force { .. } if tally.granted > 0 => Ok(Outcome::Released),
+            // A key that is to stay busy is kept by a majority, or it is not known whether it is.
+            Operation::Release(release)
+                if !release.after.is_zero() && (1..most).contains(&tally.granted) && tally.gone < most =>
+            {
+                if tally.waiting + tally.away > 0 {
+                    return OPEN;
+                }
+                Err(self.too_few(true))
+            }
             // Whether it can have been held by a majority.
             _ if tally.granted > 0 && self.seats.len() - tally.gone >= most => Ok(Outcome::Released),
             _ => Ok(Outcome::Gone),

@@ -422,6 +422,22 @@ fn a_release_tells_whether_a_majority_can_have_held() {
 }
 
 #[test]
+fn a_key_that_is_to_stay_busy_is_kept_by_a_majority_or_that_is_told() {
+    let kept = || Operation::Release(Release::new(key(), Token::from_random(1)).after(Duration::from_secs(60)));
+    let said = |votes: &[Outcome]| {
+        let mut ballot = ballot(kept(), 3);
+        votes.iter().enumerate().for_each(|(node, vote)| ballot.says(node, *vote));
+        ballot
+    };
+    let mut one = said(&[Outcome::Released, Outcome::Gone]);
+    assert_eq!(one.certainty(), Certainty::Open, "the third may keep it");
+    one.fails(2, error());
+    assert!(one.outcome().is_err(), "the other two may not");
+    assert_eq!(said(&[Outcome::Released, Outcome::Gone, Outcome::Released]).outcome().ok(), Some(Outcome::Released));
+    assert_eq!(said(&[Outcome::Released, Outcome::Gone, Outcome::Gone]).outcome().ok(), Some(Outcome::Gone));
+}
+
+#[test]
 fn a_release_waits_for_those_who_are_not_slower_than_others() {
     let mut ballot = ballot(release(), 3);
     ballot.says(0, Outcome::Released);

@@ -3,6 +3,7 @@ use crate::{
     ErrorKind,
     backend::{BackendError, BusyReason, Place, Release, Renew},
     key::LockKey,
+    mode::Mode,
 };
 
 const TTL: Duration = Duration::from_secs(3);
@@ -362,6 +363,24 @@ fn a_lease_that_lapsed_at_a_node_does_not_count_there_when_it_is_put_back() {
     let mut answer = renewed();
     ledger.answered(&asked, &mut answer, at(3_521), 0);
     assert_eq!(answer.and_then(Answer::single).unwrap(), Outcome::Gone, "nobody knows that others had it then");
+}
+
+#[test]
+fn each_of_those_who_share_a_key_is_looked_for() {
+    let mut ledger = Ledger::new(3);
+    let tokens = [1, 2].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+    let acquires: Batch = tokens.iter().map(|token| Operation::Acquire(Acquire::new(key(), *token, TTL))).collect();
+    let held = Outcome::Held { fence: 1, block: 1, was_free: true };
+    for node in [0, 1] {
+        let asked = ledger.asks_for(node, &acquires, at(0), way(0));
+        ledger.answered(&asked, &mut Ok(Answer::new([Ok(held), Ok(held)])), at(1), 0);
+    }
+    let asked = ledger.asks_for(2, &acquires, at(0), way(0));
+    ledger.unheard(&asked, at(5), 0);
+    let looks = ledger.look(2, at(6), way(0), 10).batch;
+    let asked =
+        looks.iter().filter_map(|look| if let Operation::Renew(renew) = look { Some(renew.token) } else { None });
+    assert_eq!(asked.collect::<Vec<_>>(), tokens);
 }
 
 #[test]
