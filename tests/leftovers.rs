@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{
+    ErrorKind, LockManager,
+    backend::{Acquire, Backend, Calls, MemoryBackend, Operation, Outcome, Place, RedisBackend, Release, Token},
+    clock::Moment,
+    key::LockKey,
+};
 use lock_tests::{FaultProxy, LONG, RedisServer, Reply, SOON, eventually, role, within};
 
 use crate::patient;
@@ -17,6 +22,72 @@ async fn the_counter_stays_empty_however_many_free_keys_are_acquired() {
     assert!(server.calls_of("exec").await > 0, "most go without the script, which has a command of its own for it");
     assert_eq!(server.call(&["XLEN", RedisServer::COUNTER]).await.integer(), Some(0));
     assert_eq!(server.left().await, Vec::<String>::new());
+}
+
+fn key() -> LockKey {
+    LockKey::new("k").expect("a sound key")
+}
+
+/// Asks for the key with a place in its queue.
+fn comes(number: u128) -> Operation {
+    let place = Place::new("".into(), LONG, LONG, Moment::from_origin(Duration::ZERO));
+    Operation::Acquire(Acquire::new(key(), Token::from_random(number), LONG).or_wait(place))
+}
+
+fn goes(number: u128) -> Operation {
+    Operation::Release(Release::new(key(), Token::from_random(number)).with_place())
+}
+
+async fn ask(backend: &dyn Backend, operations: &[Operation]) -> Vec<Outcome> {
+    let answer = backend.call(operations.iter().cloned().collect()).await.expect("it answers");
+    answer.outcomes.into_iter().collect::<Result<_, _>>().expect("all are executed")
+}
+
+/// The first holds the key, two stay, and of all others one or two are there at a time. Returns what places they are told.
+async fn come_and_go(backend: &dyn Backend, last: u128) -> Vec<u32> {
+    let mut said = ask(backend, &[comes(1)]).await;
+    for number in 2..STAYS {
+        said.extend(ask(backend, &[comes(number)]).await);
+    }
+    said.extend(ask(backend, &[comes(STAYS)]).await);
+    for number in 3..STAYS {
+        said.extend(ask(backend, &[goes(number)]).await);
+    }
+    // Its own place gets another number.
+    said.extend(ask(backend, &[comes(STAYS)]).await);
+    said.extend(ask(backend, &[comes(STAYS + 1)]).await);
+    for number in STAYS + 2..last {
+        said.extend(ask(backend, &[comes(number), goes(number - 1)]).await);
+        said.extend(ask(backend, &[comes(STAYS), comes(2)]).await);
+    }
+    said.extend(ask(backend, &[comes(last)]).await);
+    let place = |outcome: &Outcome| if let Outcome::Busy { position, .. } = outcome { *position } else { None };
+    said.iter().filter_map(place).collect()
+}
+
+const STAYS: u128 = 31;
+
+/// A grant looks at each ticket from the first waiter on.
+#[tokio::test]
+async fn waiters_that_have_gone_cost_those_who_stay_nothing() {
+    const LAST: u128 = 1_000;
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "leftovers", SOON).expect("a sound URL");
+    let work = async {
+        let places = come_and_go(&backend, LAST).await;
+        assert_eq!(places, come_and_go(&MemoryBackend::new(), LAST).await);
+        let furthest = places.iter().max();
+        assert!(furthest < Some(&50), "thirty wait at most, and one is told that it has place {furthest:?}");
+        let before = server.calls_of("hget").await;
+        let released = ask(&backend, &[goes(1), goes(2), goes(STAYS), goes(LAST - 1), goes(LAST)]).await;
+        assert_eq!(released, [Outcome::Released; 5], "each was granted the key by the one before");
+        let looked = server.calls_of("hget").await - before;
+        assert!(looked < 150, "{looked} tickets were looked at");
+    };
+    tokio::select! {
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),
+        () = work => {}
+    }
 }
 
 #[tokio::test]

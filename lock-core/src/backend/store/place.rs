@@ -41,6 +41,21 @@ pub(super) struct Granted {
     pub(super) is_late: bool,
 }
 
+impl Queue {
+    /// Numbers the places again if most tickets before that of a place, or before the next one, belong to waiters that have gone.
+    pub(super) fn renumber(&mut self, known: Option<usize>) {
+        let Some(first) = self.places.front().map(|first| first.ticket) else { return };
+        let ticket = known.map_or(self.next, |known| self.places[known].ticket);
+        // In Redis each place has two fields, and `first`, `next` and `granted` are others.
+        let fields = 2 * self.places.len() + 2 + usize::from(self.granted.is_some());
+        if ticket - first > SPARE + 2 * fields as u64 {
+            let numbered = (first..).zip(&mut self.places);
+            numbered.for_each(|(number, waiting)| waiting.ticket = number);
+            self.next = first + self.places.len() as u64;
+        }
+    }
+}
+
 impl Waiting {
     /// Whether the place lasts still: its end may have been written before the clock was set back.
     #[must_use]
@@ -52,3 +67,6 @@ impl Waiting {
 pub(in crate::backend) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
+
+/// How many tickets without a place a queue may have beside as many as Redis has fields of it.
+const SPARE: u64 = 16;

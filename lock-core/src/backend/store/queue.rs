@@ -32,6 +32,7 @@ impl Store {
         }
         queue.expires = waiting.saturating_add(OUTLASTS);
         let known = queue.places.iter().position(|waiting| waiting.token == *token);
+        queue.renumber(known);
         let ticket = known.map_or(queue.next, |known| queue.places[known].ticket);
         let waiting = Waiting { ticket, token: *token, place, block: *block, ends };
         match known {

@@ -67,6 +67,7 @@
 local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE, OTHER, SHARED = 0, 1, 2, 3, 4, 5, 6, 7
 local OURS, FOREIGN, RESERVED, FULL = 0, 1, 2, 3
 local MARK = 'lock-core:1:' -- what our tokens begin with
+local SPARE = 16 -- how many tickets without a place a queue may have beside as many as it has fields
 local MODE_AT = #MARK + 33 -- where in a token its mode begins, if it is not exclusive
 local WEIGHED = MARK .. 'weighed'
 local NO_LOCK = 'WRONGTYPE the key holds no lock'
@@ -468,6 +469,24 @@ local function look(queue, token)
   return tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), found[4]
 end
 
+-- Numbers the places of a queue again, from its first ticket on. Returns the ticket of a token, which may be the next one, and that.
+local function renumber(queue, first, following, token)
+  local own, number = nil, first
+  for ticket = first, following - 1 do
+    local place = pcall('HGET', queue, '#' .. ticket)
+    if type(place) == 'string' then
+      local owner = string.match(place, '^%S*')
+      if number < ticket then
+        pcall('HDEL', queue, '#' .. ticket)
+        pcall('HSET', queue, owner, number, '#' .. number, place)
+      end
+      if owner == token then own = number end
+      number = number + 1
+    end
+  end
+  return own or number, number
+end
+
 -- Gives a token a place at the end of the queue, or refreshes the one that it has. Returns its position, or 0 if it has
 -- none; then the token that the key was granted to last.
 local function keep_place(queue, token, lasts, block)
@@ -485,6 +504,11 @@ local function keep_place(queue, token, lasts, block)
   first = first or ticket
   -- Positions count from the first who is there still.
   while first < ticket and not pcall('HGET', queue, '#' .. first) do first = first + 1 end
+  -- A grant looks at each ticket: most may belong to waiters that have gone, while one before them waits on.
+  local fields = ticket - first > SPARE and pcall('HLEN', queue)
+  if type(fields) == 'number' and ticket - first > SPARE + 2 * fields then
+    ticket, following = renumber(queue, first, math.max(following or 0, ticket), token)
+  end
   following = math.max(following or 0, ticket + 1)
   local reply = pcall('HSET', queue, 'first', first, 'next', following, token, ticket, '#' .. ticket, place)
   if type(reply) == 'table' then return 0, granted end
