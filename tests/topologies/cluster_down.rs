@@ -296,6 +296,23 @@ async fn until_down(node: &RedisServer) {
     .await;
 }
 
+/// It was cut off from the others for good, and lists the slots that they had.
+#[tokio::test]
+async fn fault_46_a_node_that_says_that_the_cluster_is_down_is_not_believed_alone() {
+    let mut former = Cluster::builder().replicas(0).start().await;
+    for node in [1, 2] {
+        former.node_mut(node).stop();
+    }
+    until_down(former.node(0)).await;
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let proxy = FaultProxy::start(cluster.addresses()[0].clone()).await;
+    proxy.delay(ms(100), Duration::ZERO);
+    let mixed = format!("redis+cluster://{},{}", former.addresses()[0], proxy.address());
+    let builder = LockManager::builder().url(mixed).connect_timeout(SOON);
+    let manager = builder.connect().await.expect("the other knows");
+    manager.lock("k").await.expect("its slot is there").release().await.expect("held");
+}
+
 /// Nodes that have just started take no commands for two seconds, though they answer and have all slots.
 #[tokio::test]
 async fn fault_46_a_manager_does_not_connect_to_a_cluster_that_answers_and_takes_no_commands() {

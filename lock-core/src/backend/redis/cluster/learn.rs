@@ -1,13 +1,10 @@
 //! How the map is learned: from the nodes that are connected, or else from those that the URL names.
 
-use std::pin::pin;
+use std::time::Duration;
 
-use futures_util::{
-    future::{Fuse, FusedFuture, FutureExt},
-    stream::{FuturesUnordered, StreamExt},
-};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     super::{
@@ -33,12 +30,21 @@ struct View {
     epoch: u64,
 }
 
-/// Learns the map, of the nodes that are connected, or else of those that the URL names.
-pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
-    let view = match best(asked(cluster).await) {
-        Some(view) if view.is_usable() => view,
-        // A node that has left the cluster, or never was in it, knows no other that could be asked.
-        Some(view) => best(seeded(cluster).await.into_iter().chain([view])).ok_or_else(|| cluster.unknown())?,
+/// Learns the map, of the nodes that are connected, or else of those that the URL names. While connected ones answer and are not
+/// trusted, `asks_seeds` says whether the others are asked, too.
+pub(super) async fn learn(cluster: &Cluster, asks_seeds: bool) -> Replied<()> {
+    let asked = asked(cluster).await;
+    let are_most = asked.len() > cluster.map().nodes().len() / 2;
+    let view = match best(asked) {
+        Some(view) if view.is_usable(are_most) => view,
+        // A node that has left the cluster, was cut off or never was in it knows no other that could be asked.
+        Some(view) if asks_seeds => {
+            best(seeded(cluster).await.into_iter().chain([view])).ok_or_else(|| cluster.unknown())?
+        }
+        Some(view) => {
+            cluster.is_ok.send_replace(view.is_ok);
+            return Ok(());
+        }
         None => seeded(cluster).await?,
     };
     if view.ranges.is_empty() {
@@ -60,40 +66,40 @@ pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
 /// Asks the connected nodes for their views, and leaves out the slow ones.
 async fn asked(cluster: &Cluster) -> Vec<View> {
     let map = cluster.map();
-    let nodes = map.kept().filter(|node| node.link.is_up());
-    views(nodes.map(|node| view_of(node)), |_| false).await.0
+    // A guest may have joined another cluster since.
+    let nodes = map.nodes().iter().filter(|node| node.link.is_up());
+    views(nodes.map(|node| view_of(node)), |_| true).await.0
 }
 
-/// Asks the nodes of the URL for their views, and returns the first usable one, or else the best of all.
+/// Asks the nodes of the URL for their views, and returns the best.
 async fn seeded(cluster: &Cluster) -> Replied<View> {
-    let (views, errors) = views(cluster.seeds.iter().map(|seed| view_of_seed(seed)), View::is_usable).await;
+    let is_well = |view: &View| view.is_ok != Some(false);
+    let (views, errors) = views(cluster.seeds.iter().map(|seed| view_of_seed(seed)), is_well).await;
     best(views).ok_or_else(|| {
         let what = format!("no node of {} could be asked which node has which keys", cluster.name());
         failure::of_several(&errors, &what).unwrap_or_else(|| cluster.unknown())
     })
 }
 
-/// Collects the views that come soon after the first, and the errors. One that `is_enough` is returned at once and alone.
+/// Collects the views that come soon after the first, and the errors. One that is not `well` is worth a longer wait for others.
 async fn views(
     asked: impl Iterator<Item = impl Future<Output = Replied<View>>>,
-    is_enough: impl Fn(&View) -> bool,
+    is_well: impl Fn(&View) -> bool,
 ) -> (Vec<View>, Vec<BackendError>) {
     let mut answers: FuturesUnordered<_> = asked.collect();
     let (mut views, mut errors) = (Vec::new(), Vec::new());
-    let mut patience = pin!(Fuse::terminated());
+    let mut until = None;
     loop {
-        let answer = tokio::select! {
-            answer = answers.next() => answer,
-            () = &mut patience, if !patience.is_terminated() => None,
+        let answer = match until {
+            Some(until) => timeout_at(until, answers.next()).await.unwrap_or(None),
+            None => answers.next().await,
         };
         match answer {
             None => return (views, errors),
-            Some(Ok(view)) if is_enough(&view) => return (vec![view], errors),
             Some(Ok(view)) => {
+                let patience = Instant::now() + if is_well(&view) { PATIENCE } else { LONG_PATIENCE };
+                until = Some(until.map_or(patience, |until| patience.min(until)));
                 views.push(view);
-                if patience.is_terminated() {
-                    patience.set(sleep(PATIENCE).fuse());
-                }
             }
             Some(Err(error)) => errors.push(error),
         }
@@ -106,10 +112,11 @@ fn best(views: impl IntoIterator<Item = View>) -> Option<View> {
 }
 
 impl View {
-    /// Whether nothing speaks for asking others.
-    fn is_usable(&self) -> bool {
+    /// Whether nothing speaks for asking others. If all is not well it is the view of most nodes: one that was cut off for good lists the
+    /// slots of all that it knew.
+    fn is_usable(&self, is_of_most: bool) -> bool {
         let covered: u32 = self.ranges.iter().map(|(_, first, last)| u32::from(last - first) + 1).sum();
-        self.is_ok == Some(true) || self.is_ok.is_none() && covered > 0 || covered >= u32::from(slot::SLOTS)
+        self.is_ok.unwrap_or(covered > 0) || is_of_most && covered >= u32::from(slot::SLOTS)
     }
 }
 
@@ -163,3 +170,6 @@ fn misread(node: &Connector) -> BackendError {
     );
     BackendError::unsupported(message)
 }
+
+/// How long others are waited for that may know of a cluster in which all is well.
+const LONG_PATIENCE: Duration = Duration::from_millis(500);
