@@ -179,7 +179,7 @@ async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
 #[tokio::test]
 async fn rights_that_only_renewals_and_releases_need_are_told_at_connect() {
     let server = RedisServer::start().await;
-    for command in ["pexpire", "pttl", "del", "zscore", "zadd", "zrevrangebyscore", "zrem"] {
+    for command in ["pexpire", "pexpireat", "pttl", "del", "zscore", "zadd", "zrevrangebyscore", "zrem"] {
         server.call(&["ACL", "DELUSER", "user"]).await;
         let url = signed_in(&server, &format!("~* &* +@all -{command}")).await;
         let error = patient::connect(&url).await.expect_err("no lease could be kept and released");

@@ -1,7 +1,7 @@
 //! Where replicas cannot be waited for: an error that says why, and a key that is free.
 
 use lock_core::{Argument, ErrorKind, LeaseOptions, LockManager, LossReason, Replicas};
-use lock_tests::{LONG, RedisServer, SOON, eventually, ms, within};
+use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, ms, within};
 
 use crate::durability::group::{Group, one};
 use crate::patient;
@@ -36,6 +36,20 @@ async fn second_connection_that_cannot_be_made_is_an_error_and_leaves_the_key_fr
     assert!(value.is_nil(), "{value:?}");
     harness.call(&["CONFIG", "SET", "maxclients", "1000"]).await.expect("it answers");
     assert!(manager.lock("k").ttl(LONG).durability(one(SOON)).await.is_ok());
+}
+
+/// As with a name that has several addresses.
+#[tokio::test]
+async fn second_connection_that_led_to_a_replica_is_replaced() {
+    let group = Group::start(1).await;
+    let proxy = FaultProxy::start(group.primary.address()).await;
+    let manager = patient::connect(format!("redis://{}", proxy.address())).await.expect("connects");
+    let replicated = || manager.lock("k").ttl(LONG).durability(one(SOON));
+    proxy.lead_to(group.replicas[0].server.address());
+    let error = replicated().await.expect_err("a replica writes nothing");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    proxy.lead_to(group.primary.address());
+    assert!(replicated().await.is_ok(), "over another connection");
 }
 
 /// Kills the connection that waits for replicas, or did last.

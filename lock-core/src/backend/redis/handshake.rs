@@ -230,7 +230,7 @@ impl Connector {
                 let stream = opened.map_err(|_| self.out_of_time())?.map_err(failed)?;
                 let Some(tls) = &self.settings.access.tls else { return Ok(Box::new(stream)) };
                 // It takes two round trips.
-                let stream = timeout(2 * self.limit(), tls.encrypt(stream, host)).await;
+                let stream = timeout(2 * self.limit(), tls.encrypt(stream, host, &self.resolver)).await;
                 let stream = stream.map_err(|_| self.out_of_time())?.map_err(|error| {
                     match tls::failure(&error, &self.address(), host) {
                         // A certificate does not change from one moment to the next.

@@ -5,7 +5,7 @@ use std::io;
 use redis::RedisError;
 use tokio::net::TcpStream;
 
-use super::stream::Stream;
+use super::stream::{Resolver, Stream};
 use crate::backend::{BackendError, options::ConnectOptions};
 
 /// How connections are encrypted.
@@ -17,7 +17,12 @@ impl Tls {
         Self
     }
 
-    pub(super) async fn encrypt(&self, _stream: TcpStream, _host: &str) -> io::Result<Box<dyn Stream>> {
+    pub(super) async fn encrypt(
+        &self,
+        _stream: TcpStream,
+        _host: &str,
+        _resolver: &Resolver,
+    ) -> io::Result<Box<dyn Stream>> {
         std::future::ready(Err(io::Error::other("the feature `tls` of lock-core is off"))).await
     }
 }

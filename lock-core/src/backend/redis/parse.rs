@@ -36,6 +36,8 @@ pub(super) fn value(input: &[u8], at: &mut usize, depth: usize) -> RedisResult<O
             }
         },
         b'_' => Value::Nil,
+        // It may repeat a part of a command, cut in the middle of a character.
+        b'-' => parse_redis_value(format!("-{}\r\n", String::from_utf8_lossy(line)).as_bytes())?,
         _ => {
             *at = begin;
             if !skip(input, at, depth)? {
@@ -164,6 +166,14 @@ mod tests {
         {
             assert_eq!(read(text.as_bytes()), Ok(Vec::new()), "{text:?}");
         }
+    }
+
+    #[test]
+    fn an_error_that_is_cut_within_a_character_is_an_error_of_the_server() {
+        let values =
+            read(b"-ERR unknown command, with args beginning with: 'gr\xc3\r\n:1\r\n").expect("it can be read");
+        let [Value::ServerError(error), Value::Int(1)] = &values[..] else { panic!("{values:?}") };
+        assert!(error.details().is_some_and(|text| text.contains("beginning with: 'gr\u{fffd}")), "{error:?}");
     }
 
     fn any_value() -> impl Strategy<Value = Vec<u8>> {

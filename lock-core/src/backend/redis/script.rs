@@ -27,7 +27,7 @@ pub(super) fn trial() -> Commands {
 /// Nothing stands at its key, which belongs to one node of a cluster. The others refuse the key, but look at the rights first.
 const TRIAL: &str = "\
 local key = '{0}lock-core:trial'
-for _, command in ipairs({{'PEXPIRE', key, 1}, {'PTTL', key}, {'DEL', key}, {'ZSCORE', key, 1}, {'ZADD', key, 'XX', 1, 1},
+for _, command in ipairs({{'PEXPIRE', key, 1}, {'PEXPIREAT', key, 1}, {'PTTL', key}, {'DEL', key}, {'ZSCORE', key, 1}, {'ZADD', key, 'XX', 1, 1},
   {'ZREVRANGEBYSCORE', key, 1, 1}, {'ZREM', key, 1}}) do
   local reply = redis.pcall(unpack(command))
   local problem = type(reply) == 'table' and reply.err and string.lower(reply.err) or ''

@@ -138,15 +138,23 @@ impl Sentinels {
     }
 
     async fn word_of(&self, sentinel: &Connector) -> Word {
-        let address = sentinel.address();
-        let found = match sentinel.query(&self.question("GET-MASTER-ADDR-BY-NAME")).await {
-            Ok(Value::Nil) => return self.services_of(sentinel).await,
-            Ok(reply) => from_redis_value::<(String, u16)>(reply).ok(),
+        // The number before the address: if they change between the two, the new address counts as older than it is, and not the old one
+        // as newer.
+        let mut questions = self.question("MASTER");
+        questions.add(["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.service]);
+        let replies = match sentinel.query::<[Value; 2]>(&questions).await {
+            Ok(replies) => replies,
             Err(error) => return Word::Failed(error),
         };
-        let Some((host, port)) = found else { return Word::Failed(misread(&address)) };
+        let [about, found] = replies;
+        let found = match found.extract_error() {
+            Ok(Value::Nil) => return self.services_of(sentinel).await,
+            Ok(reply) => from_redis_value::<(String, u16)>(reply).ok(),
+            Err(error) => return Word::Failed(sentinel.refusal(error)),
+        };
+        let Some((host, port)) = found else { return Word::Failed(misread(&sentinel.address())) };
         // A user who may not ask gets along without: then what most of them say counts.
-        let about = sentinel.query::<HashMap<String, String>>(&self.question("MASTER")).await.ok();
+        let about = from_redis_value::<HashMap<String, String>>(about).ok();
         let configuration = about.and_then(|about| about.get("config-epoch")?.parse().ok()).unwrap_or(0);
         Word::Primary { address: Address::Tcp { host, port }, configuration }
     }

@@ -65,7 +65,8 @@ impl Resolver {
         if addresses.is_empty() { Err(io::Error::other("the name has no address")) } else { Ok(addresses) }
     }
 
-    async fn look_up<T: Send + 'static>(
+    /// Looks something up that blocks.
+    pub(super) async fn look_up<T: Send + 'static>(
         &self,
         resolve: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {

@@ -6,7 +6,10 @@ use redis::RedisError;
 use rustls::{ClientConfig, RootCertStore, crypto::CryptoProvider};
 use tokio::net::TcpStream;
 
-use super::{failure::is_broken, stream::Stream};
+use super::{
+    failure::is_broken,
+    stream::{Resolver, Stream},
+};
 use crate::backend::{BackendError, options::ConnectOptions};
 
 /// How connections are encrypted.
@@ -22,10 +25,16 @@ impl Tls {
     }
 
     /// Begins TLS. Without a configuration it trusts what the platform trusts at this moment.
-    pub(super) async fn encrypt(&self, stream: TcpStream, host: &str) -> io::Result<Box<dyn Stream>> {
+    pub(super) async fn encrypt(
+        &self,
+        stream: TcpStream,
+        host: &str,
+        resolver: &Resolver,
+    ) -> io::Result<Box<dyn Stream>> {
         let config = match &self.config {
             Some(config) => Arc::clone(config),
-            None => Arc::new(platform()?),
+            // Files of a system that hangs must not keep the engine's task.
+            None => Arc::new(resolver.look_up(platform).await?),
         };
         let name = rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         Ok(Box::new(tokio_rustls::TlsConnector::from(config).connect(name, stream).await?))

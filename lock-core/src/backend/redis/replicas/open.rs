@@ -23,8 +23,9 @@ pub(super) struct Open {
     epoch: u64,
     /// When it was used last.
     used: Instant,
-    /// Whether the user was denied something over it. Credentials that are over do not come back to life.
-    pub(super) is_denied: bool,
+    /// Whether something was refused over it that another connection may do. Credentials that are over do not come back to life, and a
+    /// name with several addresses may have led to a replica.
+    pub(super) is_unfit: bool,
 }
 
 impl Open {
@@ -40,12 +41,12 @@ impl Open {
         let opened = timeout(connector.settings.access.connect_limit, opened).await;
         let opened = opened.map_err(|_| connector.out_of_time())?.map_err(|Failure { error, .. }| error)?;
         let (connected, _) = opened.map_err(|error| failure::of(error, &connector.address()))?;
-        Ok(Self { connected, epoch, used: Instant::now(), is_denied: false })
+        Ok(Self { connected, epoch, used: Instant::now(), is_unfit: false })
     }
 
     /// Whether it can be used after a pause: it may have ended unnoticed, or lead to another server than the first connection.
     pub(super) fn is_fit(&self, connector: &Connector) -> bool {
-        self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !self.is_denied
+        self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !self.is_unfit
     }
 
     async fn call(
@@ -86,7 +87,9 @@ impl Open {
         if matches!(&reply, Err(Unanswered::Refused(error)) if failure::is_no_script(error)) {
             reply = self.call(connector, By::Source, tag, batch).await;
         }
-        script::answer_to(batch, reply?, &connector.address()).map_err(Unanswered::Broken)
+        let reply = reply?;
+        self.is_unfit |= failure::tells_of_demotion(&reply);
+        script::answer_to(batch, reply, &connector.address()).map_err(Unanswered::Broken)
     }
 
     /// Waits until `least` replicas have what was written over this connection; returns how many have.
