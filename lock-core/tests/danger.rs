@@ -91,3 +91,14 @@ async fn an_end_that_is_known_before_is_no_danger() {
         assert!(guard.lease().is_in_danger(), "it is over");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_by_less_that_fails_brings_the_danger_forward() {
+    let (manager, backend) = support::counted();
+    let mut guard = manager.lock("k").ttl(secs(30)).await.unwrap();
+    sleep(secs(1)).await;
+    backend.always(Fate::Fail);
+    guard.extend(secs(3)).await.unwrap_err();
+    let left = left_in_danger(guard.lease()).await;
+    assert!((ms(650)..ms(850)).contains(&left), "its renewal was due after half of the 3 s, not {left:?}");
+}

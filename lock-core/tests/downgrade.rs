@@ -14,7 +14,7 @@ use lock_core::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_downgraded_lease_has_what_was_left_of_the_longest_hold() {
@@ -31,6 +31,23 @@ async fn a_downgraded_lease_has_what_was_left_of_the_longest_hold() {
     let unlimited = manager.lock("l").ttl(secs(60)).await.unwrap().downgrade().await.unwrap();
     sleep(secs(600)).await;
     assert!(unlimited.is_held(), "without a longest hold there is none after it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_a_downgrade_takes_is_a_part_of_the_longest_hold() {
+    let (manager, backend) = support::counted();
+    let begun = Instant::now();
+    let writer = manager.lock("k").ttl(secs(60)).max_hold(secs(1)).await.unwrap();
+    sleep(ms(500)).await;
+    backend.next([Fate::HoldReply]);
+    let answers = async {
+        sleep(ms(300)).await;
+        backend.let_go();
+    };
+    let (reader, ()) = tokio::join!(writer.downgrade(), answers);
+    let reader = reader.unwrap();
+    assert_eq!(timeout(secs(60), reader.ended()).await, Ok(End::Lost(LossReason::MaxHold)));
+    assert_eq!(begun.elapsed().as_millis() / 10, 100, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

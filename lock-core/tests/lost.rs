@@ -303,6 +303,72 @@ async fn bad_input_22_and_62_the_same_key_inside_a_scoped_form_would_deadlock_an
     assert!(manager.lock("outer").wait(ms(100)).await.is_ok(), "after the scope the key is free to ask for");
 }
 
+/// What the task holds is what it holds where the work is polled, and not where that was begun.
+#[tokio::test(start_paused = true)]
+async fn work_may_move_into_a_scope_and_out_of_it() {
+    let manager = LockManager::in_memory();
+    let begun = async |inner: &'static str| {
+        let (go, gate) = tokio::sync::oneshot::channel::<()>();
+        let (guard, manager) = (manager.lock(format!("{inner} beside")).await.unwrap(), manager.clone());
+        let work = guard.protect(async move {
+            gate.await.unwrap();
+            manager.lock(inner).await.map(drop)
+        });
+        (go, Box::pin(work))
+    };
+    let once = &mut Context::from_waker(Waker::noop());
+    let (go, mut work) = begun("a").await;
+    assert!(work.as_mut().poll(once).is_pending());
+    let refused = manager.lock("a").run(async |_| {
+        go.send(()).unwrap();
+        work.await.unwrap().unwrap_err().kind()
+    });
+    assert_eq!(refused.await.unwrap(), ErrorKind::WouldDeadlock);
+
+    let (go, mut work) = begun("b").await;
+    let mut task = None;
+    let outside = manager.lock("b").run(async |_| {
+        assert!(work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        go.send(()).unwrap();
+        task = Some(tokio::spawn(work));
+        sleep(ms(10)).await;
+    });
+    outside.await.unwrap();
+    assert!(task.unwrap().await.unwrap().unwrap().is_ok(), "a spawned task only waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_the_task_holds_twice_is_held_until_it_is_lost_twice() {
+    let manager = LockManager::in_memory();
+    let shared = || manager.lock("k").shared();
+    let inner = shared().max_hold(ms(10)).on_lost(OnLost::Finish).try_acquire();
+    let error = shared().run(async |_| {
+        let work = async {
+            sleep(ms(20)).await;
+            manager.lock("k").await.unwrap_err().kind()
+        };
+        let mut kind = None;
+        let lost = inner.await.unwrap().unwrap().protect(async { kind = Some(work.await) }).await;
+        (lost.unwrap_err().kind(), kind)
+    });
+    let (lost, kind) = error.await.unwrap();
+    assert_eq!((lost, kind), (ErrorKind::Lost(LossReason::MaxHold), Some(ErrorKind::WouldDeadlock)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_one_key_frees_no_other_sooner_than_at_least() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock_all(["a", "b"]).at_least(secs(60)).on_lost(OnLost::Finish).await.unwrap();
+    let work = async {
+        manager.force_release("a").await.unwrap();
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(guard.protect(work).await.unwrap_err().key(), Some("a"));
+    sleep(secs(1)).await;
+    assert!(manager.lock("a").try_acquire().await.unwrap().is_some());
+    assert!(manager.lock("b").try_acquire().await.unwrap().is_none(), "its work has run to the end");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_the_work_goes_on_and_releases_the_lease() {
     let manager = LockManager::in_memory();

@@ -330,6 +330,14 @@ async fn a_shared_lease_is_handed_over_and_taken_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_share_is_taken_up_beside_one_of_the_same_task() {
+    let manager = LockManager::in_memory();
+    let handover = manager.lock("k").shared().await.unwrap().hand_over().unwrap();
+    let taken = manager.lock("k").shared().run(async |_| manager.take_up(handover).await);
+    assert!(taken.await.unwrap().is_ok_and(|taken| taken.is_held()), "nothing is waited for");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_forced_release_ends_all_shares_of_this_manager() {
     let manager = LockManager::in_memory();
     let guards = [manager.lock("k").shared().await.unwrap(), manager.lock("k").shared().await.unwrap()];

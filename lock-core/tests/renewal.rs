@@ -178,6 +178,23 @@ async fn several_leases_are_extended_in_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_is_lost_between_two_calls_does_not_keep_others_from_being_extended() {
+    let (manager, backend) = support::counted();
+    let keys: Vec<_> = (0..300).map(|key| format!("k:{key:03}")).collect();
+    let mut all = manager.lock_all(keys.iter().map(String::as_str)).ttl(secs(3)).fixed().await.unwrap();
+    backend.next([Fate::HoldReply]);
+    let loses_one = async {
+        sleep(ms(10)).await;
+        manager.force_release("k:280").await.unwrap();
+        backend.let_go();
+    };
+    let (extended, ()) = tokio::join!(all.extend(secs(60)), loses_one);
+    let error = extended.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Lost(LossReason::Forced), Some("k:280")));
+    assert_eq!(all.leases().iter().filter(|lease| lease.remaining() > secs(59)).count(), 299);
+}
+
+#[tokio::test(start_paused = true)]
 async fn extending_several_names_the_first_key_that_fails_and_extends_the_others() {
     let (manager, backend) = support::counted();
     let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();

@@ -239,7 +239,7 @@ impl Engine {
         self.wait_until(grace, |core| core.state().queues.tenures.len() == 0).await;
         let now = self.now();
         let cut = self.core.with(|state| {
-            let ended = state.queues.tenures.lose_all(LossReason::ShutDown);
+            let ended = state.queues.tenures.lose_all(LossReason::ShutDown, now);
             let cut = ended.len();
             state.queues.clean_up_ended(ended, now);
             cut

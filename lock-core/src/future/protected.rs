@@ -181,6 +181,9 @@ impl<F: Future> Future for Protected<F> {
                         }
                         *lost = Some(ended);
                     }
+                    if held.as_ref().is_some_and(|held| !held.is_of_this_task()) {
+                        *held = None;
+                    }
                     let holding = held.get_or_insert_with(|| enter(guards));
                     let polled = holding.around(|| watch::poll(guards, cx, |cx| work.as_mut().poll(cx)));
                     let Poll::Ready(output) = polled else {
@@ -192,6 +195,8 @@ impl<F: Future> Future for Protected<F> {
                     };
                     drop(entered);
                     if let Some((hold, end)) = lost.take() {
+                        // It ran to its end, and the other keys stay busy for as long as was asked for.
+                        guards.iter_mut().for_each(|guard| guard.unfinished = false);
                         state.set(State::Finished);
                         return Poll::Ready(Err(hold.error(KEEP, end)));
                     }

@@ -29,13 +29,19 @@ impl Held {
         Arc::new(Self { manager, holds: holds.map(Arc::clone).collect(), outer: HELD.try_with(Arc::clone).ok() })
     }
 
+    /// Whether it was made where it is polled now. A future may move into the scope of another, or out of it.
+    pub(super) fn is_of_this_task(&self) -> bool {
+        HELD.try_with(Arc::as_ptr).ok() == self.outer.as_ref().map(Arc::as_ptr)
+    }
+
     /// Polls the work while the task holds these keys.
     pub(super) fn around<R>(self: &Arc<Self>, polls: impl FnOnce() -> R) -> R {
         HELD.sync_scope(Arc::clone(self), polls)
     }
 
     fn find(&self, manager: usize, key: &LockKey) -> Option<&Hold> {
-        let found = self.holds.iter().find(|hold| self.manager == Some(manager) && hold.key == *key);
+        let is_it = |hold: &&Arc<Hold>| self.manager == Some(manager) && hold.key == *key && hold.check().is_ok();
+        let found = self.holds.iter().find(is_it);
         match found {
             Some(hold) => Some(hold),
             None => self.outer.as_ref().and_then(|outer| outer.find(manager, key)),
@@ -53,7 +59,6 @@ pub(crate) fn refuse(
     tries: bool,
 ) -> Result<(), Error> {
     match HELD.try_with(Arc::clone).ok().as_ref().and_then(|held| held.find(engine.id(), key)) {
-        Some(hold) if hold.check().is_err() => Ok(()),
         Some(hold) if tries && !mode.is_exclusive() && !hold.mode.is_exclusive() => Ok(()),
         Some(hold) if tries => {
             let busy = Error::busy(ACQUIRE, key, BusyReason::Holder, hold.mode);

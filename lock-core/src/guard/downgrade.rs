@@ -61,6 +61,8 @@ impl LockGuard {
         let (engine, id) = self.held.take().ok_or_else(gone)?;
         let now = engine.now();
         let (latest, remaining) = (hold.latest(), self.lease.remaining());
+        // Until the exclusive token is on the list of releases, a shutdown would find nothing to be done.
+        let _alive = engine.keep_alive();
         let left = engine.with(|state| state.queues.hand_over(id, now)).ok_or_else(gone)?;
         hold.finish(End::HandedOver);
         let pending = left.pending();
@@ -87,10 +89,14 @@ impl LockGuard {
             ..LockRequest::new(&engine, Ok(pending.key.clone()), options, hold.since)
         };
         let _left = Left { engine, doubt: left.doubt, pending };
-        request.acquire().await.map_err(|error| match error.kind() {
+        let shared = request.acquire().await.map_err(|error| match error.kind() {
             ErrorKind::NotHeld => ended(End::Lost(LossReason::Taken)),
             _ => error,
-        })
+        })?;
+        if let Some(latest) = latest {
+            shared.end_by(latest);
+        }
+        Ok(shared)
     }
 }
 

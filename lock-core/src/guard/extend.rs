@@ -109,12 +109,18 @@ pub(super) async fn extend(guards: &[LockGuard], ttl: impl Fn(&LockGuard) -> Res
     let wanted = guards.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
     let mut failed = None;
     for wanted in wanted.chunks(AT_ONCE) {
-        let begun = wanted.iter().map(|(guard, ttl)| {
-            let (extension, request) = guard.begin_extension(*ttl)?;
-            Ok((extension, Operation::Renew(request)))
-        });
-        let (extensions, batch): (Vec<_>, Batch) = begun.collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
-        let Some(engine) = extensions.first().map(|extension| extension.engine) else { break };
+        let (mut extensions, mut batch) = (Vec::new(), Batch::new());
+        for (guard, ttl) in wanted {
+            match guard.begin_extension(*ttl) {
+                Ok((extension, request)) => {
+                    extensions.push(extension);
+                    batch.push(Operation::Renew(request));
+                }
+                // Lost while those before it were extended.
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let Some(engine) = extensions.first().map(|extension| extension.engine) else { continue };
         let outcomes = Answer::each(engine.call(batch).await);
         for (extension, outcome) in extensions.into_iter().zip(outcomes) {
             if let Err(error) = extension.answered(outcome) {

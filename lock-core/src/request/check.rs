@@ -80,7 +80,10 @@ impl LockRequest {
         self.engine.warn_of_ttl(terms.ttl, Some(key));
         self.check_backend().map_err(|error| error.on(key))?;
         self.engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
-        reentry::refuse(&self.engine, key, terms.mode, self.since, self.tries_once())?;
+        // One that is taken up does not wait.
+        if self.from.is_none() {
+            reentry::refuse(&self.engine, key, terms.mode, self.since, self.tries_once())?;
+        }
         Ok((key, terms))
     }
 }

@@ -233,7 +233,7 @@ impl Queues {
         self.listening = false;
         self.end_calls();
         self.cleanup.restart(now);
-        let ended = self.tenures.lose_all(LossReason::ShutDown);
+        let ended = self.tenures.lose_all(LossReason::ShutDown, now);
         self.clean_up_ended(ended, now);
         self.put_off_losses();
         self.deferred.untold += self.losses.take_all();

@@ -237,7 +237,7 @@ impl Queues {
         match work {
             Work::Renew(renewals) => {
                 self.counted.renewing -= 1;
-                self.renewals_answered(renewals, result, sent, now);
+                self.renewals_answered(renewals, result, RoundTrip { sent, now, epoch, repeated: false });
             }
             Work::Send(tries, purposes) => {
                 self.counted.sending -= 1;
@@ -268,10 +268,12 @@ impl Queues {
         }
     }
 
-    fn renewals_answered(&mut self, renewals: Vec<Renewing>, result: Replied<Answer>, sent: Moment, now: Moment) {
-        // Sent again over a new connection, it may have been executed after the release of its token. (So may a refill, and the request of an
-        // `extend` that was dropped, which are much rarer.)
+    fn renewals_answered(&mut self, renewals: Vec<Renewing>, result: Replied<Answer>, trip: RoundTrip) {
+        let RoundTrip { sent, now, .. } = trip;
+        // Sent again over a new connection, or not answered, it may have been executed after the release of its token. (So may a refill,
+        // and the request of an `extend` that was dropped, which are much rarer.)
         let is_late = result.as_ref().is_ok_and(|answer| answer.repeated || answer.out_of_order);
+        let is_silent = result.as_ref().is_err_and(BackendError::may_have_happened);
         let outcomes = match result {
             Ok(answer) => answer.outcomes,
             Err(error) => {
@@ -285,15 +287,19 @@ impl Queues {
         };
         let mut outcomes = outcomes.into_iter();
         for renewal in renewals {
-            let outcome = match outcomes.next() {
-                Some(Ok(outcome)) => Some(outcome),
+            let (outcome, is_unanswered) = match outcomes.next() {
+                Some(Ok(outcome)) => (Some(outcome), false),
                 // The key holds another value: it is no longer ours.
-                Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
-                Some(Err(_)) | None => None,
+                Some(Err(error)) if error.kind() == ErrorKind::WrongType => (Some(Outcome::Gone), false),
+                Some(Err(error)) => (None, error.may_have_happened()),
+                None => (None, is_silent),
             };
             let token = renewal.request.token;
-            if is_late && matches!(outcome, Some(Outcome::Renewed { .. })) && self.kept.contains_key(&token) {
-                let doubt = Doubt { until: now + renewal.request.ttl, unanswered_since: None };
+            let was_late = is_unanswered || is_late && matches!(outcome, Some(Outcome::Renewed { .. }));
+            if was_late && self.kept.contains_key(&token) {
+                // No release of this epoch need come after one that was not answered.
+                let unanswered_since = is_unanswered.then_some(Doubt::NO_EPOCH);
+                let doubt = Doubt { until: now + renewal.request.ttl, unanswered_since };
                 self.release_stray(renewal.request.key.clone(), token, doubt, now);
             }
             let jitter = self.jitter();

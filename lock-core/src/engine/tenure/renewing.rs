@@ -101,7 +101,7 @@ impl Tenures {
             // A connection that stays silent for half of what the lease has left is replaced, so the other half is there for another
             // try. A lease that lives on its grant has too little left for that: half of it is within the jitter of a slow server, and a
             // connection would be replaced for nothing.
-            let left = tenure.hold.end().since(now);
+            let left = tenure.hold.validity().deadline.since(now);
             request.within = if tenure.granted { left } else { left / 2 };
             // Watching the key costs the server memory. A lease that has just begun by a grant usually ends before its second renewal.
             // A key that is shared changes with each renewal of each holder.
@@ -228,6 +228,8 @@ impl Tenures {
             tenure.plan_renewal(sent, deadline);
         } else {
             tenure.renew_at = tenure.renew_at.min(tenure.next_renewal(sent, deadline));
+            let danger = schedule::danger(tenure.renew_at, deadline);
+            tenure.hold.note_danger(danger.min(tenure.hold.validity().danger));
         }
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(index, timer);

@@ -234,9 +234,9 @@ impl Tenures {
         self.take_away(hold.tenure, reason)
     }
 
-    /// Ends every tenure.
-    pub(crate) fn lose_all(&mut self, reason: LossReason) -> Vec<Ended> {
-        self.ids().into_iter().filter_map(|id| self.take_away(id, reason)).collect()
+    /// Ends every tenure. The clock is not read here: it may be what has failed.
+    pub(crate) fn lose_all(&mut self, reason: LossReason, now: Moment) -> Vec<Ended> {
+        self.ids().into_iter().filter_map(|id| self.take_away_at(id, reason, now)).collect()
     }
 
     pub(super) fn ids(&self) -> Vec<TenureId> {
@@ -246,11 +246,15 @@ impl Tenures {
     /// Ends a tenure whose key is no longer its own, or will not be. Even if its holder has just released it, the tenure is
     /// not passed on.
     pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
+        let now = self.pulse.now();
+        self.take_away_at(id, reason, now)
+    }
+
+    fn take_away_at(&mut self, id: TenureId, reason: LossReason, now: Moment) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         // The holder may have ended its hold on another thread, and not reached the engine yet. Its tenure then stays, and must not pass
         // on a key that is no longer its own.
         tenure.passes = false;
-        let now = tenure.hold.now();
         let (over, ending) = tenure.hold.settle(now, Some(End::Lost(reason)));
         self.finish(id, over?, ending, now)
     }

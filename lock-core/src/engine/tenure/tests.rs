@@ -173,7 +173,7 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5, &mut Deferred::default()).is_none());
     assert!(tenures.pass(hold, &long, at(30)).is_none());
     let (mut tenures, hold) = ended(&long);
-    assert!(tenures.lose_all(LossReason::Forced).is_empty());
+    assert!(tenures.lose_all(LossReason::Forced, at(30)).is_empty());
     assert!(tenures.pass(hold, &long, at(30)).is_none());
     assert!(tenures.leave(hold, at(30)).is_some());
 }
@@ -287,7 +287,9 @@ fn a_look_is_not_forgotten_when_an_extend_is_sent() {
 fn a_renewal_waits_for_half_of_what_its_lease_has_left_and_for_all_of_it_only_after_a_grant() {
     let mut tenures = Tenures::new(pulse());
     let hold = enter(&mut tenures, "k", 900);
-    let left = |tenures: &Tenures, now| tenures.hold(hold.tenure).expect("it goes on").end().since(now);
+    // That it is to end soon in any case is nothing that a new connection would help.
+    tenures.end_by(hold, at(850));
+    let left = |tenures: &Tenures, now| tenures.hold(hold.tenure).expect("it goes on").validity().deadline.since(now);
     for (now, is_answered) in [(at(300), false), (at(400), true), (at(800), true)] {
         assert!(tenures.advance(now).is_empty());
         let renewals = tenures.renewals(9, now);

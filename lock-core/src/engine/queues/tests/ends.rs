@@ -83,10 +83,16 @@ fn a_release_that_is_in_flight_is_not_overtaken_by_a_clean_up_of_its_token() {
     assert!(at(1) < again && again < at(9_000), "{again:?}");
 }
 
-/// Requests that wait for a new connection leave in any order.
+/// Requests that wait for a new connection leave in any order, and one that is not answered may have been executed.
 #[test]
 fn a_renewal_that_may_have_come_after_the_release_does_not_keep_the_key_busy_for_longer_than_at_least() {
-    for (repeated, out_of_order) in [(true, false), (false, true)] {
+    let renewed = || Answer::new([Ok(Outcome::Renewed { remaining: Duration::from_secs(9), fence: None, block: 0 })]);
+    for result in [
+        Ok(Answer { repeated: true, ..renewed() }),
+        Ok(Answer { out_of_order: true, ..renewed() }),
+        Err(BackendError::new(ErrorKind::Backend, "silence")),
+        Ok(Answer::new([Err(BackendError::new(ErrorKind::Backend, "silence"))])),
+    ] {
         let mut process = Process::new();
         let id = process.wait_on(Terms { at_least: Duration::from_secs(5), ..terms(9_000) });
         process.grant();
@@ -97,9 +103,7 @@ fn a_renewal_that_may_have_come_after_the_release_does_not_keep_the_key_busy_for
         assert!(matches!(process.release(held), Departure::Released(())));
         assert_eq!(process.grant(), ["release"]);
         assert!(process.cleaned_up().is_empty());
-        let renewed = Outcome::Renewed { remaining: Duration::from_secs(9), fence: None, block: 0 };
-        let answer = Answer { repeated, out_of_order, ..Answer::new([Ok(renewed)]) };
-        process.queues.handle_response(call, Ok(answer), now, 1);
+        process.queues.handle_response(call, result, now, 1);
         let again = process.cleaned_up();
         assert_eq!(again.iter().map(|release| release.token).collect::<Vec<_>>(), [token(&batch[0])]);
         assert_eq!(again[0].after, Duration::from_millis(1_500), "the key stays busy for no longer");
