@@ -78,7 +78,7 @@
 //! | `lock_lost_total` | counter, also label `reason` | leases that ended other than by their holder |
 //! | `lock_renewal_slack_seconds` | histogram | the time that the old deadline had left when a renewal was answered; near zero, leases are about to be lost |
 //! | `lock_renewal_failures_total` | counter, without `lock` | calls for renewals that were not answered |
-//! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if a manager of this process has a connection to the node, else 0; the node is a host and port |
+//! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if a manager of this process has a connection to the node, else 0, and NaN once no manager needs the node; it is a host and port, the path of a socket, or `the primary of "SERVICE" at the sentinels …`. Each sentinel is a node, too |
 //!
 //! A new manager describes the metrics to the recorder; `describe_metrics` does so for a recorder that is installed later.
 //!

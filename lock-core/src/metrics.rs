@@ -83,7 +83,11 @@ pub fn describe() {
         "what the old deadline had left when a renewal was answered; near zero, leases are about to be lost"
     );
     describe_counter!("lock_renewal_failures_total", count, "calls for renewals that were not answered");
-    describe_gauge!("lock_connection_up", count, "whether there is a connection to the node: 1, or 0");
+    describe_gauge!(
+        "lock_connection_up",
+        count,
+        "whether there is a connection to the node: 1, or 0; NaN if none is needed"
+    );
 }
 
 /// Records a hold that begins.
@@ -108,24 +112,48 @@ pub(crate) fn renewal_failed() {
     record!(counter!("lock_renewal_failures_total").increment(1));
 }
 
+/// How a process uses a node.
+#[cfg(feature = "redis")]
+#[derive(Default)]
+struct Use {
+    /// How many of its managers keep a connection to it.
+    kept: u64,
+    /// How many of these connections are up.
+    up: u64,
+}
+
+/// Notes that a manager begins to keep a connection to a node, or no longer does.
+#[cfg(feature = "redis")]
+pub(crate) fn kept(node: &str, is_kept: bool) {
+    note(node, |uses| uses.kept = uses.kept.saturating_sub(u64::from(!is_kept)) + u64::from(is_kept));
+}
+
 /// Notes that a connection to a node was up and is, or is not. Several managers of a process may have one each: the end
 /// of one must not look like an outage.
 #[cfg(feature = "redis")]
 pub(crate) fn connected(node: &str, was_up: bool, is_up: bool) {
+    note(node, |uses| uses.up = uses.up.saturating_sub(u64::from(was_up)) + u64::from(is_up));
+}
+
+#[cfg(feature = "redis")]
+fn note(node: &str, change: impl FnOnce(&mut Use)) {
     if !ARE_RECORDED {
         return;
     }
+    let is_up = |uses: &Use| (uses.kept > 0).then_some(uses.up > 0);
     let mut now = {
-        let mut connections = connections();
-        let count = connections.entry(node.to_owned()).or_default();
-        *count = count.saturating_sub(u64::from(was_up)) + u64::from(is_up);
-        *count > 0
+        let mut uses = uses();
+        let of_node = uses.entry(node.to_owned()).or_default();
+        change(of_node);
+        is_up(of_node)
     };
     // A recorder may block, or record something itself: no lock is held here. So another thread may have set the
     // gauge meanwhile, to a newer value or to an older one, and the last of them looks once more.
     loop {
-        record!(gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(now))));
-        let then = connections().get(node).is_some_and(|count| *count > 0);
+        // A node that nobody needs, such as one that has left a cluster, is not down.
+        let value = now.map_or(f64::NAN, |is_up| f64::from(u8::from(is_up)));
+        record!(gauge!("lock_connection_up", "node" => node.to_owned()).set(value));
+        let then = uses().get(node).and_then(is_up);
         if then == now {
             break;
         }
@@ -133,11 +161,11 @@ pub(crate) fn connected(node: &str, was_up: bool, is_up: bool) {
     }
 }
 
-/// How many connections there are to each node that this process has used.
+/// The nodes that this process has used.
 #[cfg(feature = "redis")]
-fn connections() -> MutexGuard<'static, BTreeMap<String, u64>> {
-    static CONNECTIONS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
-    CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner)
+fn uses() -> MutexGuard<'static, BTreeMap<String, Use>> {
+    static USES: Mutex<BTreeMap<String, Use>> = Mutex::new(BTreeMap::new());
+    USES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, feature = "metrics", feature = "redis"))]
@@ -153,7 +181,7 @@ mod tests {
         with_local_recorder,
     };
 
-    use super::connected;
+    use super::{connected, kept};
 
     /// A recorder that is told of another connection while it records one, and keeps the values of the first node.
     #[derive(Clone, Default)]
@@ -200,6 +228,7 @@ mod tests {
         let (told, values) = mpsc::channel();
         thread::spawn(move || {
             let recorder = Busy::default();
+            with_local_recorder(&NoopRecorder, || kept("busy:1", true));
             with_local_recorder(&recorder, || connected("busy:1", false, true));
             told.send(recorder.0.lock().expect("no panic").clone())
         });

@@ -55,9 +55,7 @@ pub(super) async fn keep_server(connector: Arc<Connector>, calls: Calls) {
 pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
     let mut end = EndOfDriver { connector: &connector, epoch: 0 };
     connector.keepers.fetch_add(1, Ordering::SeqCst);
-    if !connector.link.is_up() {
-        metrics::connected(&connector.name, false, false);
-    }
+    metrics::kept(&connector.name, true);
     let mut former = Former::default();
     let mut silent = Duration::ZERO;
     // How many connections in a row broke as soon as they were made.
@@ -254,6 +252,7 @@ struct EndOfDriver<'a> {
 impl Drop for EndOfDriver<'_> {
     fn drop(&mut self) {
         take_down(self.connector, self.epoch);
+        metrics::kept(&self.connector.name, false);
         self.connector.keepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
