@@ -119,6 +119,10 @@ impl Running {
         }
         self.is_ending |= !matches!(signal, Signal::USR1 | Signal::USR2);
         self.signal(signal);
+        if self.is_ending {
+            // A process that is stopped gets the other one only when it goes on.
+            self.signal(Signal::CONT);
+        }
     }
 
     /// Has the command stopped after the time that `time` returns, unless this is called again by then.
@@ -135,7 +139,6 @@ impl Running {
         // The watcher leaves it to this process, unless this process is stopped or killed meanwhile.
         self.may_run_for(|| kill_after.saturating_add(A_SECOND)).await;
         self.signal(Signal::TERM);
-        // A process that is stopped gets the other one only when it goes on.
         self.signal(Signal::CONT);
         let all = async {
             self.ended().await?;

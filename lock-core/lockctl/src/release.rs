@@ -37,7 +37,7 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
             format!("could not release {key}: another library holds it; stop its holder, or add --foreign"),
         ));
     }
-    if !args.yes && !confirmed(&mut output, &info).map_err(|error| unseen(&key, &error))? {
+    if !args.yes && !confirmed(&mut output, &info).await.map_err(|error| unseen(&key, &error))? {
         written(writeln!(output, "Nothing was released."))?;
         return Ok(NO);
     }
@@ -63,18 +63,27 @@ fn unseen(key: &str, error: &io::Error) -> Failure {
     )
 }
 
-fn confirmed(output: &mut impl Write, info: &KeyInfo) -> io::Result<bool> {
+async fn confirmed(output: &mut impl Write, info: &KeyInfo) -> io::Result<bool> {
     write!(output, "{}\nRelease it? [y/N] ", until_noticed(info))?;
     output.flush()?;
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    // Meanwhile this process answers who it is, like any other.
+    let answer = tokio::task::spawn_blocking(|| {
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).map(|_| answer)
+    });
+    Ok(matches!(answer.await??.trim(), "y" | "Y" | "yes"))
 }
 
 /// Returns whether a key has the holders that were shown, or is free. A holder that did not answer cannot be told from another.
 fn is_still(shown: &KeyInfo, now: &KeyInfo) -> bool {
-    let tokens = |info: &KeyInfo| info.holders().iter().map(Holder::fencing_token).collect::<Vec<_>>();
-    !now.is_locked() || (tokens(shown), shown.is_foreign()) == (tokens(now), now.is_foreign())
+    // Those who share a key may have one fencing token in common.
+    let leases = |info: &KeyInfo| {
+        let lease = |holder: &Holder| (holder.fencing_token(), holder.party().clone());
+        let mut leases: Vec<_> = info.holders().iter().map(lease).collect();
+        leases.sort_unstable();
+        leases
+    };
+    !now.is_locked() || (leases(shown), shown.is_foreign()) == (leases(now), now.is_foreign())
 }
 
 /// Says what a release by force may do.

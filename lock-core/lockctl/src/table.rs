@@ -2,6 +2,8 @@
 
 use std::io;
 
+use unicode_width::UnicodeWidthStr as _;
+
 use crate::terminal::clip;
 
 /// Writes the rows under their titles, each column as wide as its widest cell. If they are wider than a terminal, the first two columns are
@@ -14,8 +16,8 @@ pub(crate) fn write<const N: usize>(
     paint: impl Fn(Option<usize>, usize, &str) -> String,
 ) -> io::Result<()> {
     let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
+        let cells = rows.iter().map(|row| row[column].width());
+        cells.chain([titles[column].width()]).max().unwrap_or(0)
     };
     let mut widths: [usize; N] = std::array::from_fn(width);
     if let Some(terminal) = terminal {
@@ -28,7 +30,7 @@ pub(crate) fn write<const N: usize>(
             let cell = clip(cell, width);
             line += &paint(number, column, &cell);
             if column < last {
-                line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + GAP));
+                line.extend(std::iter::repeat_n(' ', width - cell.width() + GAP));
             }
         }
         line

@@ -5,6 +5,8 @@ use std::{
     io::{self, IsTerminal},
 };
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 /// The colours of the standard output, if it has any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paint(bool);
@@ -51,14 +53,23 @@ pub(crate) fn width() -> Option<usize> {
 
 /// Clips a text in the middle, since keys differ at both ends.
 pub(crate) fn clip(text: &str, width: usize) -> String {
-    let length = text.chars().count();
-    if length <= width {
+    if text.width() <= width {
         return text.to_owned();
     }
     let kept = width.saturating_sub(1);
     let tail = kept / 3;
-    let head = text.chars().take(kept - tail);
-    head.chain(['…']).chain(text.chars().skip(length - tail)).collect()
+    let (head, tail) = (fitting(text.chars(), kept - tail), fitting(text.chars().rev(), tail));
+    head.into_iter().chain(['…']).chain(tail.into_iter().rev()).collect()
+}
+
+/// The first characters that fit into some columns: one of an East Asian script takes two.
+fn fitting(characters: impl Iterator<Item = char>, mut columns: usize) -> Vec<char> {
+    let fits = |character: &char| {
+        let left = columns.checked_sub(character.width().unwrap_or(0));
+        columns = left.unwrap_or(0);
+        left.is_some()
+    };
+    characters.take_while(fits).collect()
 }
 
 /// Breaks a text into lines of at most `width` columns, between words.

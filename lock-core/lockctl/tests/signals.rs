@@ -2,7 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, is_running};
+use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, is_running, state};
 
 #[test]
 fn signals_go_to_the_command_and_its_processes_and_the_key_is_free_when_they_have_ended() {
@@ -41,6 +41,19 @@ fn the_key_stays_held_while_a_command_takes_its_time_after_a_signal() {
     run.say("go");
     assert_eq!(run.done().code, Some(0));
     assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn a_signal_ends_a_command_that_is_stopped() {
+    let server = Server::start();
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let run = Run::start(server.lockctl(&["run", "k", LONG, "--", "sh", "-c", "echo $$; kill -STOP $$"]));
+        let shell = run.line();
+        eventually("the command has stopped itself", || state(&shell).starts_with('T'));
+        run.signal(signal);
+        assert_eq!(run.done().code, Some(code), "{signal}");
+        assert!(!server.is_locked("k"));
+    }
 }
 
 #[test]

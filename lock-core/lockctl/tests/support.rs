@@ -330,8 +330,14 @@ pub(crate) fn kill(signal: &str, process: &str) {
 
 /// Returns whether a process runs: one that has ended and is not waited for does not.
 pub(crate) fn is_running(process: &str) -> bool {
-    let state = Command::new("ps").args(["-o", "stat=", "-p", process]).output().expect("ps starts").stdout;
-    !state.is_empty() && !state.starts_with(b"Z")
+    let state = state(process);
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+/// Returns the letters of `ps` for the state of a process; none if it has ended and was waited for.
+pub(crate) fn state(process: &str) -> String {
+    let listed = Command::new("ps").args(["-o", "stat=", "-p", process]).output().expect("ps starts");
+    String::from_utf8_lossy(&listed.stdout).into_owned()
 }
 
 /// A word of a shell.

@@ -1,7 +1,7 @@
 //! `lockctl` on a terminal.
 
 use crate::support::{
-    BINARY, LONG, Server, UNTIL_TOLD, line_on_terminal_while, on_terminal, on_terminal_while, quoted,
+    BINARY, LONG, Server, UNTIL_TOLD, eventually, line_on_terminal_while, on_terminal, on_terminal_while, quoted,
 };
 
 #[test]
@@ -75,6 +75,25 @@ fn a_release_that_is_confirmed_late_spares_the_next_holder() {
     let another_comes = || {
         first.borrow_mut().say("go");
         *next.borrow_mut() = Some(server.run(&["k", LONG], UNTIL_TOLD));
+    };
+    let Some(done) = on_terminal_while(&server, &["release", "k"], "[y/N] ", another_comes, "y") else { return };
+    assert!(done.code == Some(1) && done.out.contains("\"k\" may have another holder by now"), "{done:?}");
+    assert!(server.is_locked("k"));
+}
+
+/// Readers who overlap have one fencing token in common.
+#[test]
+fn a_release_that_is_confirmed_late_spares_the_next_reader() {
+    let server = Server::start();
+    let reader = || server.run(&["k", LONG, "--shared"], UNTIL_TOLD);
+    let first = std::cell::RefCell::new(reader());
+    let next = std::cell::RefCell::new(None);
+    let another_comes = || {
+        // The one that asks at the terminal, too.
+        eventually("everybody answers", || !server.done(&["who", "k"]).out.contains("did not answer"));
+        *next.borrow_mut() = Some(reader());
+        first.borrow_mut().say("go");
+        eventually("the first has ended", || server.done(&["who", "k"]).out.matches("(process").count() == 1);
     };
     let Some(done) = on_terminal_while(&server, &["release", "k"], "[y/N] ", another_comes, "y") else { return };
     assert!(done.code == Some(1) && done.out.contains("\"k\" may have another holder by now"), "{done:?}");

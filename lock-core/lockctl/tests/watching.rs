@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 
+use unicode_width::UnicodeWidthStr as _;
+
 use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, on_terminal};
 
 #[test]
@@ -50,13 +52,16 @@ fn keys_without_a_waiter_are_left_out_if_that_is_asked() {
 fn long_keys_are_clipped_on_a_terminal_and_whole_elsewhere() {
     let server = Server::start();
     let key = format!("begin{}end", "x".repeat(1_000));
-    let _holder = server.run(&[&key, LONG], UNTIL_TOLD);
+    let wide = "店".repeat(60);
+    let _holders = [&key, &wide].map(|key| server.run(&[key, LONG], UNTIL_TOLD));
     let _waiter = Run::start(server.lockctl(&["run", &key, "--wait-forever", "--", "true"]));
     server.until_waiters(&key, 1);
-    assert!(server.done(&["list"]).out.contains(&key));
+    assert!([&key, &wide].iter().all(|key| server.done(&["list"]).out.contains(*key)));
     let Some(plain) = on_terminal(&server, &["NO_COLOR", "list"], "WAITERS", "") else { return };
     assert!(plain.out.contains("begin") && plain.out.contains("…") && plain.out.contains("xend  "), "{plain:?}");
-    assert!(plain.out.lines().all(|line| line.trim_end().chars().count() <= 80), "{plain:?}");
+    assert!(plain.out.contains("店…店"), "{plain:?}");
+    // One of its characters takes two columns.
+    assert!(plain.out.lines().all(|line| line.trim_end().width() <= 80), "{plain:?}");
     let is_shown = |arguments: &[&str], words: &str| {
         eventually(&format!("{arguments:?} shows {words:?}"), || {
             on_terminal(&server, arguments, "", "").expect("as before").out.contains(words)

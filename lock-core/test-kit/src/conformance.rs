@@ -116,6 +116,7 @@ impl Suite<'_> {
         self.takes_a_key_that_is_expected_to_be_free().await;
         self.frees_a_key_only_by_its_token().await;
         in_time!(self.leaves_a_released_key_to_expire);
+        in_time!(self.leaves_a_released_key_for_longer_than_its_ttl);
         in_time!(self.expires_silent_holders);
         in_time!(self.renews_and_never_shortens);
         self.gives_rising_fencing_tokens().await;
@@ -186,7 +187,7 @@ impl Suite<'_> {
 
     async fn leaves_a_released_key_to_expire(&mut self, short: Duration) -> Option<()> {
         let (key, one, two) = (self.key(), self.token(), self.token());
-        self.acquire(&key, one, LONG).await;
+        let fence = self.acquire(&key, one, LONG).await;
         let leave = |token| Operation::Release(Release::new(key.clone(), token).after(short));
         assert_eq!(self.call(leave(two)).await, Outcome::Gone, "another token leaves nothing");
         let span = Span::begin(short);
@@ -195,20 +196,35 @@ impl Suite<'_> {
         span.lasts().then_some(())?;
         assert!(is_kept_out, "a key that was left to expire is still busy");
         tokio::time::sleep(short + short / 2).await;
-        assert!(self.acquire(&key, two, LONG).await.is_some(), "and free when its time is over");
+        assert!(
+            self.acquire(&key, two, LONG).await > fence,
+            "and free when its time is over, with a larger fencing token"
+        );
+        Some(())
+    }
+
+    async fn leaves_a_released_key_for_longer_than_its_ttl(&mut self, short: Duration) -> Option<()> {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        let span = Span::begin(short);
+        self.acquire(&key, one, short).await;
+        let left = self.call(Operation::Release(Release::new(key.clone(), one).after(LONG))).await;
+        span.lasts().then_some(())?;
+        assert_eq!(left, Outcome::Released);
+        tokio::time::sleep(short + short / 2).await;
+        assert!(self.acquire(&key, two, LONG).await.is_none(), "a key that was left for longer than its ttl is busy");
         Some(())
     }
 
     async fn expires_silent_holders(&mut self, short: Duration) -> Option<()> {
         let (key, one, two) = (self.key(), self.token(), self.token());
         let span = Span::begin(short);
-        self.acquire(&key, one, short).await;
+        let fence = self.acquire(&key, one, short).await;
         let is_kept_out = self.acquire(&key, two, LONG).await.is_none();
         span.lasts().then_some(())?;
         assert!(is_kept_out, "held until the ttl is over");
         tokio::time::sleep(short + short / 2).await;
         assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "an expired lease is not revived");
-        assert!(self.acquire(&key, two, LONG).await.is_some(), "free when the ttl is over");
+        assert!(self.acquire(&key, two, LONG).await > fence, "free when the ttl is over, with a larger fencing token");
         assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "a late release leaves the successor alone");
         assert!(self.acquire(&key, one, LONG).await.is_none(), "the successor holds the key");
         Some(())
@@ -343,12 +359,13 @@ impl Suite<'_> {
     }
 
     async fn releases_by_force(&mut self) {
-        let (key, one) = (self.key(), self.token());
+        let (key, one, two) = (self.key(), self.token(), self.token());
         let force = Operation::Force { key: key.clone(), foreign: false };
         assert_eq!(self.call(force.clone()).await, Outcome::Gone);
-        self.acquire(&key, one, LONG).await;
+        let fence = self.acquire(&key, one, LONG).await;
         assert_eq!(self.call(force).await, Outcome::Released, "our own leases are released by force");
         assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "the former holder is told");
+        assert!(self.acquire(&key, two, LONG).await > fence, "the next fencing token is larger");
     }
 
     async fn lists_what_is_held(&mut self) {

@@ -128,4 +128,12 @@ async fn a_backend_that_breaks_a_rule_is_caught() {
         operation => operation,
     };
     assert!(is_caught(never_renews).await);
+    let keeps_for_a_moment = |operation| match operation {
+        Operation::Release(mut release) if release.after > Duration::from_secs(10) => {
+            release.after = Duration::from_millis(10);
+            Operation::Release(release)
+        }
+        operation => operation,
+    };
+    assert!(is_caught(keeps_for_a_moment).await);
 }

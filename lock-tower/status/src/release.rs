@@ -1,9 +1,13 @@
 //! The forced release of a key: first a confirmation, then a form.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{
+    fmt::Write as _,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
 
 use http::StatusCode;
-use lock_core::{Error, KeyInfo};
+use lock_core::{Error, ErrorKind, Holder, KeyInfo};
 use serde_json::json;
 use tokio::task::JoinError;
 
@@ -50,14 +54,21 @@ async fn attempt(looks: &Looks, question: &Question, key: &str) -> Result<Outcom
     if named(&info) != question.holder {
         return Ok(Outcome::Changed(Box::new(info)));
     }
-    let was_held = looks.manager.force_release(key).await?;
+    let result = looks.manager.force_release(key).await;
     looks.forget();
-    if !was_held {
-        return Ok(Outcome::WasFree);
-    }
     let holder = info.holder().map(|holder| holder.party().to_string());
-    tracing::warn!(key, holder, "key force-released from the status page");
-    Ok(Outcome::Released)
+    match result {
+        Ok(false) => Ok(Outcome::WasFree),
+        Ok(true) => {
+            tracing::warn!(key, holder, "key force-released from the status page");
+            Ok(Outcome::Released)
+        }
+        Err(error) if error.kind() == ErrorKind::Backend => {
+            tracing::warn!(key, holder, %error, "key perhaps force-released from the status page");
+            Ok(Outcome::Unknown(error))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 #[derive(Debug)]
@@ -66,6 +77,8 @@ enum Outcome {
     WasFree,
     /// Another holder has the key by now.
     Changed(Box<KeyInfo>),
+    /// The request was not answered.
+    Unknown(Error),
 }
 
 impl Outcome {
@@ -75,6 +88,10 @@ impl Outcome {
             Self::WasFree => (StatusCode::OK, "free", "is free: nothing was changed"),
             Self::Changed(info) if !question.json => return confirmation(site, question, &info, CHANGED),
             Self::Changed(_) => (StatusCode::CONFLICT, "changed", ""),
+            Self::Unknown(error) => {
+                let text = format!("{error}; it is not known whether the key was released, so look again");
+                return refused(site, question, status_of(&error), "Not known:", &text);
+            }
         };
         if question.json {
             return Answer::json(status, &json!({ "key": key, "outcome": name }));
@@ -143,11 +160,15 @@ fn failed(site: &Site, question: &Question, error: &Error) -> Answer {
 
 /// Says why something was not done.
 pub(super) fn message(site: &Site, question: &Question, status: StatusCode, text: &str) -> Answer {
+    refused(site, question, status, "Nothing was changed:", text)
+}
+
+fn refused(site: &Site, question: &Question, status: StatusCode, outcome: &str, text: &str) -> Answer {
     if question.json {
         return Answer::json(status, &json!({ "error": text }));
     }
     let text = Text(text);
-    back(site, question, status, &format!("<p class=alarm role=alert><b>Nothing was changed:</b> {text}.</p>"))
+    back(site, question, status, &format!("<p class=alarm role=alert><b>{outcome}</b> {text}.</p>"))
 }
 
 /// Says a sentence, with a link back to the list.
@@ -159,16 +180,21 @@ fn back(site: &Site, question: &Question, status: StatusCode, sentence: &str) ->
     Answer::page(status, &site.title("locks"), None, &body)
 }
 
-/// Names the holder of a key so that another one is told apart: by its fencing token, which is not a secret. Of several holders, by
-/// the first, the last and their number.
+/// Names the holders of a key so that others are told apart: an exclusive one by its fencing token, which is not a secret. Those who
+/// share a key may have one token in common, so their parties count, too.
 fn named(info: &KeyInfo) -> String {
     match info.holders() {
-        [holder] => holder.fencing_token().get().to_string(),
-        [first, .., last] => {
-            format!("{}-{}-{}", first.fencing_token(), last.fencing_token(), info.holders().len())
-        }
+        [holder] if holder.mode().is_exclusive() => holder.fencing_token().get().to_string(),
         [] if info.is_foreign() => "other-library".to_owned(),
         [] => "unknown".to_owned(),
+        holders => {
+            let lease = |holder: &Holder| (holder.fencing_token().get(), holder.party().to_string());
+            let mut leases: Vec<_> = holders.iter().map(lease).collect();
+            leases.sort_unstable();
+            let mut hasher = DefaultHasher::new();
+            leases.hash(&mut hasher);
+            format!("{}-{:x}", holders.len(), hasher.finish())
+        }
     }
 }
 

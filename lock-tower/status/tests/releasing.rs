@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, LossReason};
+use lock_core::{
+    LockManager, LossReason,
+    backend::{Answer, Backend, BackendError, Batch, MemoryBackend, Operation, Reply},
+    key::LockKey,
+};
 use lock_status::Status;
 
 use crate::{
@@ -93,6 +97,52 @@ async fn the_confirmation_names_key_holder_and_what_follows() {
     assert!(post(address, &again.action()).await.body.contains("was released by force"));
     assert!(!next.is_held());
     assert!(post(address, &again.action()).await.body.contains("is free"));
+}
+
+/// Readers who overlap have one fencing token in common.
+#[tokio::test]
+async fn the_release_of_a_reader_spares_the_next_one() {
+    let [one, two] = two().await;
+    let first = one.lock("k").shared().await.unwrap();
+    let address = releasing(&one).await;
+    let shown = get(address, "/locks?release=k").await;
+    let next = two.lock("k").shared().renew_every(Duration::from_millis(100)).await.unwrap();
+    assert_eq!(first.fencing_token(), next.fencing_token());
+    first.release().await.unwrap();
+    let answer = post(address, &shown.action()).await;
+    assert_eq!(answer.status, 409, "{}", answer.body);
+    assert!(post(address, &answer.action()).await.body.contains("was released by force"));
+    assert_eq!(soon(next.ended()).await.loss(), Some(LossReason::Taken));
+}
+
+#[tokio::test]
+async fn a_release_that_was_not_answered_may_have_been_done() {
+    let manager = LockManager::builder().backend(Unanswering(MemoryBackend::new())).build().unwrap();
+    let _guard = manager.lock("k").await.unwrap();
+    let address = releasing(&manager).await;
+    let action = get(address, "/locks?release=k").await.action();
+    let answer = post(address, &action).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("it is not known whether the key was released"), "{}", answer.body);
+    assert!(!answer.body.contains("Nothing was changed"), "{}", answer.body);
+    assert!(post(address, &action).await.body.contains("is free"));
+}
+
+/// Releases by force, and does not say so.
+#[derive(Debug)]
+struct Unanswering(MemoryBackend);
+
+impl Backend for Unanswering {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let is_forced = batch.iter().any(|operation| matches!(operation, Operation::Force { .. }));
+        let reply = self.0.call(batch);
+        let silence = || BackendError::unavailable("silence");
+        if is_forced { Reply::new(async move { reply.await.and(Err(silence())) }) } else { reply }
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        self.0.list(prefix)
+    }
 }
 
 #[tokio::test]

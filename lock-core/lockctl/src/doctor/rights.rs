@@ -55,7 +55,7 @@ impl Need {
             }
             Self::Notices => (Level::Amber, "a key that is taken away is noticed only at the next renewal"),
             Self::Transactions => (Level::Amber, "free keys are acquired by the script, which costs the server more"),
-            Self::Looks => (Level::Amber, "services log no warning about eviction or missing replicas"),
+            Self::Looks => (Level::Amber, "services log no warning about eviction"),
             Self::Names => (Level::Amber, "CLIENT LIST does not name the services"),
             Self::Ends => (Level::Amber, "releases after a lost connection take longer"),
             Self::Lists => (Level::Amber, "lockctl list, the status page and force_release_all fail"),
