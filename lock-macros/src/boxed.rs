@@ -118,7 +118,9 @@ fn prologue(input: ParseStream<'_>) -> Result<(Prologue, Group)> {
         let hint: ExprIf = input.parse()?;
         let Expr::Let(condition) = &*hint.cond else { return Err(input.error("a hint")) };
         let Pat::TupleStruct(some) = &*condition.pat else { return Err(input.error("a hint")) };
-        if some.elems.len() != 1 || !some.elems.iter().all(is_ret) {
+        let is_none = matches!(&*condition.expr, Expr::Path(none)
+            if none.path.segments.last().is_some_and(|last| last.ident == "None"));
+        if !is_none || some.elems.len() != 1 || !some.elems.iter().all(is_ret) {
             return Err(input.error("a hint"));
         }
         hint.to_tokens(&mut prologue.statements);
@@ -128,17 +130,20 @@ fn prologue(input: ParseStream<'_>) -> Result<(Prologue, Group)> {
         input.parse::<Token![let]>()?;
         let pattern = input.call(Pat::parse_single)?;
         if input.parse::<Option<Token![:]>>()?.is_some() {
-            input.parse::<Type>()?;
+            let output: Type = input.parse()?;
             input.parse::<Token![=]>()?;
             let block: Group = input.parse()?;
             input.parse::<Token![;]>()?;
-            if !matches!(pattern, Pat::Wild(_)) {
-                input.call(Attribute::parse_outer)?;
-                if !is_ret(&pattern) || !is_ret(&input.call(Pat::parse_single)?) {
-                    return Err(input.error("the body"));
+            let is_whole = match pattern {
+                Pat::Wild(_) => {
+                    attributes.is_empty() && matches!(output, Type::Tuple(output) if output.elems.is_empty())
                 }
-            }
-            let is_body = block.delimiter() == Delimiter::Brace && input.is_empty();
+                _ => {
+                    input.call(Attribute::parse_outer)?;
+                    is_ret(&pattern) && is_ret(&input.call(Pat::parse_single)?)
+                }
+            };
+            let is_body = is_whole && block.delimiter() == Delimiter::Brace && input.is_empty();
             return if is_body { Ok((prologue, block)) } else { Err(input.error("the body")) };
         }
         input.parse::<Token![=]>()?;

@@ -241,9 +241,43 @@ mod written_by_hand {
         })
     }
 
+    /// A statement with an attribute, and one with another type.
+    #[distributed_lock(key = "<key>", on_busy = skip, on_lost = ignore)]
+    fn leaves_out(key: &'static str) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            #[cfg(any())]
+            let _: () = { panic!("{key}: it is left out") };
+        })
+    }
+
+    #[distributed_lock(key = "<key>", on_busy = skip, on_lost = ignore)]
+    fn counts(key: &'static str, manager: LockManager) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let _: u8 = { u8::from(manager.is_locked(key).await.expect("memory never fails")) };
+        })
+    }
+
+    /// What looks like the hint at the type, but does something.
+    #[distributed_lock(key = "<key>")]
+    fn looks_in_a_hint(
+        key: &'static str,
+        manager: LockManager,
+    ) -> Pin<Box<dyn Future<Output = Result<u8, Error>> + Send>> {
+        Box::pin(async move {
+            if let Some(__ret) = manager.is_locked(key).await?.then(|| Ok(3)) {
+                return __ret;
+            }
+            let __ret: Result<u8, Error> = { Ok(4) };
+            __ret
+        })
+    }
+
     #[tokio::test]
     async fn every_statement_runs_and_none_before_the_lock() -> Result<(), Error> {
         let manager = LockManager::in_memory();
+        manager.scope(leaves_out("k")).await;
+        manager.scope(counts("k", manager.clone())).await;
+        assert_eq!(manager.scope(looks_in_a_hint("k", manager.clone())).await?, 3);
         manager.scope(looks_first("k", manager.clone())).await;
         assert_eq!(manager.scope(step_by_step("k", manager.clone())).await?, 111);
         assert_eq!(manager.scope(asks_first("k", manager.clone())).await?, 1);
