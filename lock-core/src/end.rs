@@ -24,10 +24,10 @@ use crate::error::LossReason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// The holder released it or dropped the guard. Only a [`Lease`](crate::Lease) that outlives its guard sees this.
+    /// The holder released it or dropped the guard. Only a [`Lease`](crate::Lease), or its future, that outlives the guard sees this.
     Released,
-    /// The holder [handed it over](crate::LockGuard::hand_over) to another process. Only a [`Lease`](crate::Lease) that outlives its
-    /// guard sees this.
+    /// The holder [handed it over](crate::LockGuard::hand_over) to another process. Only a [`Lease`](crate::Lease), or its
+    /// future, that outlives the guard sees this.
     HandedOver,
     /// It was lost before the holder released it.
     Lost(LossReason),

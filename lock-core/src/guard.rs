@@ -222,7 +222,7 @@ impl LockGuard {
         self.lease.hold().finish(End::Lost(LossReason::Taken))
     }
 
-    /// Completes when the lease has been lost; see [`Lease::ended`].
+    /// Completes when the lease has ended, and says how; see [`Lease::ended`]. The future may outlive the guard.
     ///
     /// # Cancel safety
     /// Cancel safe: a later future completes at once if the lease has ended meanwhile.

@@ -150,7 +150,8 @@ impl LockManager {
     ///
     /// If all keys are free, they are acquired together. If not, they are acquired one after the other in an order that all such
     /// requests have in common, so that two of them cannot deadlock. A key that is named twice counts once, and is exclusive if it
-    /// is named so once. At most 5,000 keys; more fail with [`ErrorKind::Invalid`] before anything is sent.
+    /// is named so once. At most 5,000 keys; more fail with [`ErrorKind::Invalid`] before anything is sent. While one key is waited for,
+    /// those that come before it are held: bound that by [`wait`](LockAllRequest::wait), since `max_hold` begins with the last key.
     ///
     /// # Examples
     ///

@@ -45,7 +45,7 @@ pub enum ErrorKind {
 pub enum Argument {
     /// A key: 1 to 1,024 bytes of UTF-8, prefix included.
     Key,
-    /// The collection given to [`lock_all`](crate::LockManager::lock_all): at least one key.
+    /// The collection given to [`lock_all`](crate::LockManager::lock_all): 1 to 5,000 keys.
     Keys,
     /// A ttl: 10 ms to 100 years.
     Ttl,
@@ -55,8 +55,7 @@ pub enum Argument {
     MaxHold,
     /// The least time that the key stays busy: at most 100 years.
     AtLeast,
-    /// The permits of a key and how many of them a lease takes: 1 to 1,000,000 in all, and the same number as the present holders
-    /// of the key have.
+    /// The permits of a key, 1 to 1,000,000, and how many of them a lease takes: at least one and at most all.
     Permits,
     /// The mode of a lease, for a request that another mode cannot have.
     Mode,

@@ -197,7 +197,8 @@ setters! {
     renew_every(interval: Duration) => renewal: Renewal::Every(interval);
 
     /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck. [`Duration::MAX`] removes the bound.
-    /// Default: no bound, unless the manager has one.
+    /// Default: no bound, unless the manager has one. It counts from when the key was acquired; for several keys, from when the
+    /// last of them was.
     ///
     /// A lease that ends this way frees its key, even if [`at_least`](Self::at_least) would keep the key busy for longer.
     ///

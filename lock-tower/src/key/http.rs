@@ -114,8 +114,8 @@ impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
 ///
 /// Two spellings of one path are one key: the path is decoded, as a handler reads it. An encoded `/` is `%2F`, since
 /// it does not separate, and a `%` is `%25`, whether it was encoded or not. HEAD is GET, whose handler answers it. With the feature `axum` a
-/// nested router sees the whole path. For readers and writers who share a key ([`shared_for`](crate::LockLayer::shared_for)) it is none: each
-/// method has another.
+/// nested router sees the whole path. It does not go with [`shared_for`](crate::LockLayer::shared_for): the method is a part of the key,
+/// so a GET and a POST of one path never exclude each other.
 ///
 /// A wildcard such as `{*file}` reads `a%2Fb` as `a/b`, but here the two are two keys. Use `path_param` for such routes.
 ///
