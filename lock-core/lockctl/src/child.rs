@@ -113,9 +113,10 @@ impl Running {
         use rustix::process::Signal;
 
         let Some(signal) = Signal::from_named_raw(number) else { return };
-        // The terminal has sent these to the whole foreground group; a second one often means "at once".
+        // The terminal has sent these to the whole foreground group; a second one often means "at once". A process that is stopped gets
+        // them only when it goes on.
         if self.watcher.is_none() && matches!(signal, Signal::INT | Signal::QUIT) {
-            return;
+            return self.signal(Signal::CONT);
         }
         self.is_ending |= !matches!(signal, Signal::USR1 | Signal::USR2);
         self.signal(signal);

@@ -81,7 +81,8 @@ fn is_still(shown: &KeyInfo, now: &KeyInfo) -> bool {
         let lease = |holder: &Holder| (holder.fencing_token(), holder.party().clone());
         let mut leases: Vec<_> = info.holders().iter().map(lease).collect();
         leases.sort_unstable();
-        leases
+        // Those that did not answer count, too.
+        (info.leases(), leases)
     };
     !now.is_locked() || (leases(shown), shown.is_foreign()) == (leases(now), now.is_foreign())
 }

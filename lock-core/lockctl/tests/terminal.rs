@@ -29,6 +29,15 @@ fn ctrl_c_goes_to_the_command_and_the_key_is_free_when_it_has_ended() {
 }
 
 #[test]
+fn ctrl_c_ends_a_command_that_is_stopped() {
+    let server = Server::start();
+    let stops = ["run", "k", LONG, "--", "sh", "-c", "echo ready; kill -STOP $$"];
+    let Some(done) = on_terminal(&server, &stops, "ready", "\u{3}") else { return };
+    assert_eq!(done.code, Some(130), "{done:?}");
+    assert!(!server.is_locked("k"));
+}
+
+#[test]
 fn what_a_terminal_sends_to_all_is_not_passed_on_a_second_time() {
     let server = Server::start();
     // The terminal would have sent SIGINT to the command, too; the other signal comes through lockctl, behind it.

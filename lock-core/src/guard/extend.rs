@@ -2,7 +2,7 @@ use std::{slice, time::Duration};
 
 use super::LockGuard;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Renew, Replied},
+    backend::{Answer, BackendError, Operation, Outcome, Renew, Replied},
     clock::Moment,
     end::End,
     engine::{Engine, hold::Hold, tenure::HoldId},
@@ -109,21 +109,17 @@ pub(super) async fn extend(guards: &[LockGuard], ttl: impl Fn(&LockGuard) -> Res
     let wanted = guards.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
     let mut failed = None;
     for wanted in wanted.chunks(AT_ONCE) {
-        let (mut extensions, mut batch) = (Vec::new(), Batch::new());
-        for (guard, ttl) in wanted {
-            match guard.begin_extension(*ttl) {
-                Ok((extension, request)) => {
-                    extensions.push(extension);
-                    batch.push(Operation::Renew(request));
-                }
-                // Lost while those before it were extended.
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        let Some(engine) = extensions.first().map(|extension| extension.engine) else { continue };
-        let outcomes = Answer::each(engine.call(batch).await);
-        for (extension, outcome) in extensions.into_iter().zip(outcomes) {
-            if let Err(error) = extension.answered(outcome) {
+        // One that was lost while those before it were extended keeps no other back.
+        let begun: Vec<_> = wanted.iter().map(|(guard, ttl)| guard.begin_extension(*ttl)).collect();
+        let batch = begun.iter().flatten().map(|(_, request)| Operation::Renew(request.clone())).collect();
+        let answer = match begun.iter().flatten().next() {
+            Some((extension, _)) => extension.engine.call(batch).await,
+            None => Ok(Answer::new([])),
+        };
+        let mut outcomes = Answer::each(answer);
+        for extension in begun {
+            let mut outcome = || outcomes.next().unwrap_or_else(|| Err(BackendError::missing()));
+            if let Err(error) = extension.and_then(|(extension, _)| extension.answered(outcome())) {
                 failed.get_or_insert(error);
             }
         }

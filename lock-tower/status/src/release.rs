@@ -193,7 +193,7 @@ fn named(info: &KeyInfo) -> String {
             leases.sort_unstable();
             let mut hasher = DefaultHasher::new();
             leases.hash(&mut hasher);
-            format!("{}-{:x}", holders.len(), hasher.finish())
+            format!("{}-{:x}", info.leases(), hasher.finish())
         }
     }
 }

@@ -407,7 +407,7 @@ impl fmt::Debug for Connector {
 /// How many attempts to connect may be in flight: they follow one another by this part of the limit of a command.
 pub(super) const ATTEMPTS: usize = 4;
 /// How old a connection must be to be replaced because its server is not a primary.
-const DEMOTED_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const DEMOTED_AGAIN: Duration = Duration::from_secs(1);
 /// How long it takes a runtime that goes on to read what has come.
 const TO_READ: Duration = Duration::from_millis(1);
 /// How long it may take one that has stood still.

@@ -219,9 +219,9 @@ async fn renew(connector: &Connector, open: &mut Open, asked: &[Asked]) -> Resul
         for one in part.chunks(1) {
             match evaluate(connector, open, one).await {
                 Err(Unanswered::Refused(error)) => {
-                    open.is_unfit |= failure::is_demotion(&error);
+                    open.is_demoted |= failure::is_demotion(&error);
                     let error = connector.refusal(error);
-                    open.is_unfit |= error.kind() == ErrorKind::Denied;
+                    open.is_denied |= error.kind() == ErrorKind::Denied;
                     answers.push(Err(error));
                 }
                 alone => answers.extend(alone?.into_iter().map(Ok)),

@@ -296,10 +296,14 @@ impl Queues {
             };
             let token = renewal.request.token;
             let was_late = is_unanswered || is_late && matches!(outcome, Some(Outcome::Renewed { .. }));
-            if was_late && self.kept.contains_key(&token) {
-                // No release of this epoch need come after one that was not answered.
-                let unanswered_since = is_unanswered.then_some(Doubt::NO_EPOCH);
-                let doubt = Doubt { until: now + renewal.request.ttl, unanswered_since };
+            if was_late && let Some(kept) = self.kept.get(&token) {
+                let until = now + renewal.request.ttl;
+                let doubt = if is_unanswered {
+                    // No release of this epoch need come after one that was not answered. One that comes when the key is free revives nothing.
+                    Doubt { until: until.min(*kept), unanswered_since: Some(Doubt::NO_EPOCH) }
+                } else {
+                    Doubt { until, unanswered_since: None }
+                };
                 self.release_stray(renewal.request.key.clone(), token, doubt, now);
             }
             let jitter = self.jitter();

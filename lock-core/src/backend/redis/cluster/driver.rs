@@ -76,7 +76,7 @@ pub(in super::super) async fn keep(cluster: Arc<Cluster>, calls: Calls) {
                 pace.hurry();
             }
             () = sleep_until(pace.next), if learns.is_terminated() => {
-                learns.set(learn(&cluster, pace.asks_seeds()).fuse());
+                learns.set(learn(&cluster).fuse());
                 search.note_attempt();
             }
             () = search.until_known() => search.note_silence(),
@@ -89,8 +89,6 @@ struct Pace {
     /// When at the soonest, if something says that it is wrong.
     soonest: Instant,
     next: Instant,
-    /// When at the soonest the nodes of the URL are asked beside others.
-    seeds: Instant,
     /// How many attempts in a row have failed.
     failures: u32,
     /// Since when a node is lost.
@@ -102,22 +100,12 @@ struct Pace {
 impl Pace {
     fn new() -> Self {
         let now = Instant::now();
-        Self { soonest: now, next: now, seeds: now, failures: 0, lost: None, doubted: false }
+        Self { soonest: now, next: now, failures: 0, lost: None, doubted: false }
     }
 
     /// Has the map learned as soon as that may be.
     fn hurry(&mut self) {
         self.next = self.next.min(self.soonest);
-    }
-
-    /// Whether the nodes of the URL may be asked beside others. Each of them is asked over a connection of its own.
-    fn asks_seeds(&mut self) -> bool {
-        let now = Instant::now();
-        let asks = self.seeds <= now;
-        if asks {
-            self.seeds = now + SEEDS_PAUSE;
-        }
-        asks
     }
 
     /// Records what came of an attempt, and plans the next.
@@ -217,8 +205,6 @@ fn lost_pause(so_long: Duration) -> Duration {
     (so_long / 100).clamp(LOST_PAUSE, LONG_LOST_PAUSE)
 }
 
-/// The least pause between two questions to the nodes of the URL while others answer.
-const SEEDS_PAUSE: Duration = Duration::from_secs(1);
 /// How often the map is learned though nothing says that it is wrong.
 const LEARN_EVERY: Duration = Duration::from_secs(10);
 /// How often at most while a node is lost, which another one may replace.

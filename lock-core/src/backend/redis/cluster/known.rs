@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -35,6 +35,8 @@ pub(in super::super) struct Cluster {
     pub(super) is_ok: watch::Sender<Option<bool>>,
     /// Told when the map may be wrong.
     pub(super) doubted: Notify,
+    /// When the nodes of the URL were asked last, although others answered.
+    pub(super) seeds_asked: Mutex<Option<Instant>>,
     /// Since when and why the map is not known. Never up, and of no meaning when the map is known.
     pub(super) search: Link,
 }
@@ -45,7 +47,8 @@ impl Cluster {
         let nodes = Nodes { settings, shared: Shared::default(), seeds };
         let seeds = nodes.seeds.iter().map(|seed| nodes.make(seed.clone())).collect();
         let (map, is_ok) = (watch::Sender::new(Arc::new(Map::unknown())), watch::Sender::new(None));
-        Self { seeds, nodes, map, is_ok, doubted: Notify::new(), search: Link::new(Arc::default()) }
+        let (doubted, seeds_asked, search) = (Notify::new(), Mutex::default(), Link::new(Arc::default()));
+        Self { seeds, nodes, map, is_ok, doubted, seeds_asked, search }
     }
 
     /// Returns a number that changes when a connection to any node is made, and when a slot has moved.

@@ -1,6 +1,6 @@
 //! How the map is learned: from the nodes that are connected, or else from those that the URL names.
 
-use std::time::Duration;
+use std::{sync::PoisonError, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
@@ -30,21 +30,21 @@ struct View {
     epoch: u64,
 }
 
-/// Learns the map, of the nodes that are connected, or else of those that the URL names. While connected ones answer and are not
-/// trusted, `asks_seeds` says whether the others are asked, too.
-pub(super) async fn learn(cluster: &Cluster, asks_seeds: bool) -> Replied<()> {
+/// Learns the map, of the nodes that are connected, or else of those that the URL names.
+pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
     let asked = asked(cluster).await;
     let are_most = asked.len() > cluster.map().nodes().len() / 2;
     let view = match best(asked) {
         Some(view) if view.is_usable(are_most) => view,
         // A node that has left the cluster, was cut off or never was in it knows no other that could be asked.
-        Some(view) if asks_seeds => {
+        Some(view) if may_ask_seeds(cluster) => {
             best(seeded(cluster).await.into_iter().chain([view])).ok_or_else(|| cluster.unknown())?
         }
-        Some(view) => {
+        Some(view) if !view.ranges.is_empty() => {
             cluster.is_ok.send_replace(view.is_ok);
             return Ok(());
         }
+        Some(view) => view,
         None => seeded(cluster).await?,
     };
     if view.ranges.is_empty() {
@@ -61,6 +61,16 @@ pub(super) async fn learn(cluster: &Cluster, asks_seeds: bool) -> Replied<()> {
         cluster.map.send_replace(new.into());
     }
     Ok(())
+}
+
+/// Whether the nodes of the URL may be asked beside others that answer. Each of them is asked over a connection of its own.
+fn may_ask_seeds(cluster: &Cluster) -> bool {
+    let mut asked = cluster.seeds_asked.lock().unwrap_or_else(PoisonError::into_inner);
+    let may = asked.is_none_or(|asked| asked.elapsed() > SEEDS_PAUSE);
+    if may {
+        *asked = Some(Instant::now());
+    }
+    may
 }
 
 /// Asks the connected nodes for their views, and leaves out the slow ones.
@@ -173,3 +183,5 @@ fn misread(node: &Connector) -> BackendError {
 
 /// How long others are waited for that may know of a cluster in which all is well.
 const LONG_PATIENCE: Duration = Duration::from_millis(500);
+/// The least pause between two questions to the nodes of the URL while others answer.
+const SEEDS_PAUSE: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::{
     commands::Commands,
-    connector::{Connector, Unanswered},
+    connector::{Connector, DEMOTED_AGAIN, Unanswered},
     failure,
     handshake::{Connected, Failure},
     reply::misread,
@@ -23,9 +23,12 @@ pub(super) struct Open {
     epoch: u64,
     /// When it was used last.
     used: Instant,
-    /// Whether something was refused over it that another connection may do. Credentials that are over do not come back to life, and a
-    /// name with several addresses may have led to a replica.
-    pub(super) is_unfit: bool,
+    /// Whether the user was denied something over it. Credentials that are over do not come back to life.
+    pub(super) is_denied: bool,
+    /// Whether it leads to a replica, as one of the addresses of a name may.
+    pub(super) is_demoted: bool,
+    /// When it was made. The next one may lead to the replica, too.
+    since: Instant,
 }
 
 impl Open {
@@ -41,12 +44,13 @@ impl Open {
         let opened = timeout(connector.settings.access.connect_limit, opened).await;
         let opened = opened.map_err(|_| connector.out_of_time())?.map_err(|Failure { error, .. }| error)?;
         let (connected, _) = opened.map_err(|error| failure::of(error, &connector.address()))?;
-        Ok(Self { connected, epoch, used: Instant::now(), is_unfit: false })
+        Ok(Self { connected, epoch, used: Instant::now(), is_denied: false, is_demoted: false, since: Instant::now() })
     }
 
     /// Whether it can be used after a pause: it may have ended unnoticed, or lead to another server than the first connection.
     pub(super) fn is_fit(&self, connector: &Connector) -> bool {
-        self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !self.is_unfit
+        let is_over = self.is_demoted && self.since.elapsed() > DEMOTED_AGAIN;
+        self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !self.is_denied && !is_over
     }
 
     async fn call(
@@ -88,7 +92,7 @@ impl Open {
             reply = self.call(connector, By::Source, tag, batch).await;
         }
         let reply = reply?;
-        self.is_unfit |= failure::tells_of_demotion(&reply);
+        self.is_demoted |= failure::tells_of_demotion(&reply);
         script::answer_to(batch, reply, &connector.address()).map_err(Unanswered::Broken)
     }
 
