@@ -6,7 +6,7 @@ pub use self::{
     kind::{Argument, ErrorKind, LossReason},
 };
 
-use crate::{backend::BusyReason, info::Holder, key::LockKey, mode::Mode};
+use crate::{backend::BusyReason, info::Holder, mode::Mode};
 
 mod build;
 mod case;
@@ -289,8 +289,6 @@ impl Error {
 
 sets! { Error =>
     pub(crate) detail(detail: impl Into<String>) => inner.detail = Some(detail.into());
-    /// Says which key the request was about.
-    pub(crate) on(key: &LockKey) => inner.key = Some(key.parts());
     /// Says what is left of the holder's ttl, if that is known.
     pub(crate) free_in(remaining: Option<Duration>) => inner.remaining = remaining;
     /// Says where this process acquired the busy key.

@@ -12,6 +12,11 @@ use crate::{
     mode::Mode,
 };
 
+sets! { Error =>
+    /// Says which key the request was about.
+    pub(crate) on(key: &LockKey) => inner.key = Some(key.parts());
+}
+
 impl Error {
     pub(crate) fn busy(attempt: &'static str, key: &LockKey, by: BusyReason, mode: Mode) -> Self {
         Self::new(ErrorKind::Busy, attempt).on(key).blocked(by, mode).busy_for(Duration::ZERO)
