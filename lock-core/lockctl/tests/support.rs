@@ -334,7 +334,7 @@ pub(crate) fn is_running(process: &str) -> bool {
     !state.is_empty() && !state.starts_with('Z')
 }
 
-/// Returns the letters of `ps` for the state of a process; none if it has ended and was waited for.
+/// Returns the state of a process as `ps` prints it; empty if there is no such process.
 pub(crate) fn state(process: &str) -> String {
     let listed = Command::new("ps").args(["-o", "stat=", "-p", process]).output().expect("ps starts");
     String::from_utf8_lossy(&listed.stdout).into_owned()

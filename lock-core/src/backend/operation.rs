@@ -53,8 +53,8 @@ pub struct Acquire {
     pub block: u32,
     /// If set, the key is taken only from this token, and not if it is free; otherwise the answer is [`Outcome::Gone`].
     ///
-    /// If it is the [`token`](Self::token) itself, the lease is put back at this node, because a majority of the quorum has it. It then
-    /// takes a free key, too, before those who wait; and a key that is reserved for a waiter which has not confirmed its exclusive grant.
+    /// The [`token`](Self::token) itself restores at this node a lease that a majority of the quorum has. It then also takes a free key,
+    /// ahead of waiters, and a key that is reserved for a waiter whose exclusive grant is not confirmed.
     pub from: Option<Token>,
     /// The place to keep in the queue of the key if it cannot be taken, or `None` for a single try. A token that has a place
     /// keeps its turn.
