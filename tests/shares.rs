@@ -7,10 +7,11 @@ use std::{
 
 use lock_core::{
     LockManager, Mode,
-    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Release, Renew, Token},
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
+    clock::Moment,
     key::LockKey,
 };
-use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, ms};
+use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, has_places, ms};
 use tokio::time::sleep;
 
 use crate::patient;
@@ -65,6 +66,26 @@ async fn an_error_says_what_is_in_the_way_of_a_permit() {
     let error = manager.lock("read").shared().wait(ms(1_500)).await.expect_err("behind it");
     assert!(error.to_string().contains("still kept for others that came first"), "{error}");
     assert!(error.holder().is_none(), "{error}");
+    waits.abort();
+}
+
+#[tokio::test]
+async fn who_was_granted_a_key_is_its_holder_while_others_wait() {
+    let server = RedisServer::start().await;
+    let (first, next, last) = (manager(&server).await, manager(&server).await, manager(&server).await);
+    let held = first.lock("k").await.expect("the key is free");
+    let next = tokio::spawn(next.lock("k").ttl(LONG).wait(LONG).acquire());
+    has_places(&server, 1).await;
+    let waits = tokio::spawn(last.lock("k").wait(LONG).acquire());
+    has_places(&server, 2).await;
+    held.release().await.expect("the server answers");
+    let _held = next.await.unwrap().expect("it was next");
+    // It holds by the message of its grant, and has taken the ttl that it wants: nothing is kept for anybody who has to come.
+    eventually(SOON, "it is renewed", async || server.call(&["PTTL", "k"]).await.integer() > Some(2_000)).await;
+    let error = first.lock("k").wait(ms(0)).await.expect_err("it is held");
+    assert!(error.to_string().contains("held by someone else"), "{error}");
+    let error = first.lock("k").wait(ms(300)).await.expect_err("it is held");
+    assert!(error.to_string().contains("held by someone else"), "{error}");
     waits.abort();
 }
 
@@ -226,6 +247,30 @@ async fn a_share_that_is_taken_over_twice_is_taken_from_a_late_copy_too() {
     let said = says(&server, &batches, async |_| {}).await;
     assert!(said.iter().all(|of_call| matches!(of_call[0], Some(Outcome::Held { .. }))), "{said:?}");
     assert!(matches!(said[3][1], Some(Outcome::Shared { leases: 1, .. })), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_grant_gives_way_to_a_lease_that_is_put_back_until_it_is_confirmed() {
+    let server = RedisServer::start().await;
+    let [holder, waits, lost] = [1, 2, 3].map(Token::from_random);
+    let place = Place::new("".into(), LONG, ms(1_000), Moment::from_origin(SOON));
+    let both = |make: &dyn Fn(LockKey) -> Operation| Batch::from_vec(vec![make(key("new")), make(key("kept"))]);
+    let batches = [
+        both(&|key| Operation::Acquire(Acquire::new(key, holder, LONG))),
+        both(&|key| Operation::Acquire(Acquire::new(key, waits, LONG).or_wait(place.clone()))),
+        // In one call, so that no time passes in between.
+        Batch::from_vec(vec![
+            Operation::Release(Release::new(key("new"), holder).with_place()),
+            Operation::Release(Release::new(key("kept"), holder).with_place()),
+            Operation::Renew(Renew::new(key("kept"), waits, LONG)),
+            Operation::Acquire(Acquire::new(key("new"), lost, LONG).from(lost)),
+            Operation::Acquire(Acquire::new(key("kept"), lost, LONG).from(lost)),
+        ]),
+    ];
+    let said = says(&server, &batches, async |_| {}).await;
+    assert!(matches!(said[2][2], Some(Outcome::Renewed { .. })), "{said:?}");
+    assert!(matches!(said[2][3], Some(Outcome::Held { .. })), "nobody has heard of it: {said:?}");
+    assert!(matches!(said[2][4], Some(Outcome::Gone)), "it is confirmed: {said:?}");
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::micros;
 use crate::{
-    backend::{BusyReason, Outcome, Token},
+    backend::{BusyReason, LONGEST_RESERVED, Outcome, Token},
     mode::Mode,
 };
 
@@ -125,7 +126,7 @@ impl Holders {
         granted: Option<Token>,
         position: Option<u32>,
     ) -> Outcome {
-        let is_granted = self.live(least).any(|share| Some(share.token) == granted);
+        let is_granted = self.live(least).any(|share| Some(share.token) == granted && may_be_kept(now, share.ends));
         let by = match (self.mode(), mode) {
             (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
                 BusyReason::OtherTotal { total }
@@ -141,4 +142,9 @@ impl Holders {
         let ends = if is_soonest { first } else { last };
         Outcome::Busy { remaining: Some(Duration::from_micros(ends - now)), by, position }
     }
+}
+
+/// Whether a lease that ends then may have been granted to a waiter that has not come; in whole milliseconds, as in Redis.
+pub(super) fn may_be_kept(now: u64, ends: u64) -> bool {
+    ends / 1_000 <= now / 1_000 + micros(LONGEST_RESERVED) / 1_000
 }

@@ -2,6 +2,7 @@
 
 use super::{
     Call, Holders, Share, Store,
+    holders::may_be_kept,
     place::{Granted, Queue, Waiting},
 };
 use crate::{
@@ -65,7 +66,7 @@ impl Store {
     #[must_use]
     pub fn reserved_for(&self, key: &LockKey, now: u64) -> Option<Token> {
         let granted = self.queues.get(key)?.granted.filter(|_| self.waits(now) && self.is_exclusive(key))?;
-        self.end_of(key, granted, now).map(|_| granted)
+        self.end_of(key, granted, now).filter(|ends| may_be_kept(now, *ends)).map(|_| granted)
     }
 
     /// Forgets to which token the key was granted last.

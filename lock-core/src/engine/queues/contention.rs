@@ -9,15 +9,14 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
-    TOTALS,
+    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_ROUND_TRIP, Queues, TOTALS,
     candidate::{Candidate, LONGEST_CHECK, Refusal},
     in_flight::{Item, RoundTrip},
     line::{Standing, WaiterId},
 };
 use crate::{
     backend::{
-        self, BackendError, BusyReason, Grant, Outcome, Place, Replied, Token,
+        self, BackendError, BusyReason, Grant, LONGEST_RESERVED, Outcome, Place, Replied, Token,
         cleanup::{Doubt, PendingRelease},
     },
     clock::Moment,

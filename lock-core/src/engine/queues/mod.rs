@@ -312,5 +312,3 @@ const LEAST_LIFE: Duration = Duration::from_millis(1_500);
 const LONGEST_ROUND_TRIP: u64 = 1_000_000_000;
 /// The longest first round trip that counts, since the first one may have included connecting.
 const LONGEST_FIRST_ROUND_TRIP: u64 = 250_000_000;
-/// The longest time that a key is kept for a waiter that it was granted to.
-const LONGEST_RESERVED: Duration = Duration::from_secs(1);

@@ -71,6 +71,7 @@ local SPARE = 16 -- how many tickets without a place a queue may have beside as 
 local MODE_AT = #MARK + 33 -- where in a token its mode begins, if it is not exclusive
 local WEIGHED = MARK .. 'weighed'
 local NO_LOCK = 'WRONGTYPE the key holds no lock'
+local LONGEST = 1000 -- for how many ms a key is kept for one who has to come; a lease that begins by a message is renewed at once
 local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local MOST_AHEAD = 60000 -- how far ahead W may be, in ms: many times as far as a place of ours ends
 local call, pcall = redis.call, redis.pcall
@@ -604,11 +605,12 @@ local function grant(queue, key, over, first, following, before)
   return is_given, false
 end
 
--- The kind of the holders that an acquire has found: a token, or the group at the key.
-local function kind_of(held, granted, key)
-  if not held then return granted and end_of_share(key, granted) and RESERVED or OURS end
-  if string.sub(held, 1, #MARK) ~= MARK then return FOREIGN end
-  return held == granted and RESERVED or OURS
+-- The kind of the holders that an acquire has found: a token with so much left, or the group at the key.
+local function kind_of(held, left, granted, key)
+  if held and string.sub(held, 1, #MARK) ~= MARK then return FOREIGN end
+  if not granted or held and held ~= granted then return OURS end
+  if not held then left = (end_of_share(key, granted) or math.huge) - now end
+  return left <= LONGEST and RESERVED or OURS
 end
 
 local replies, r = {}, 0
@@ -682,7 +684,7 @@ for i = 1, items do
     end
     local may_take = is_held or not (held or from or is_late)
     if from == token and not may_take then
-      may_take = not held or waiting > 0 and held == select(4, look(queue, token))
+      may_take = not held or waiting > 0 and kind_of(held, call('PTTL', key), select(4, look(queue, token))) == RESERVED
     end
     local group, failed, has_other_total
     local fits = true
@@ -733,7 +735,7 @@ for i = 1, items do
         kind = FULL
       else
         -- Where there is room, it is for those who wait first.
-        kind = is_share and group and fits and RESERVED or kind_of(held, granted, key)
+        kind = is_share and group and fits and RESERVED or kind_of(held, left, granted, key)
       end
       reply(has_other_total and OTHER or BUSY, left, has_other_total and tonumber(group.number) or kind, position)
     end
