@@ -161,11 +161,12 @@ async fn renewals_without_the_option_gt_push_out_and_never_in() {
 #[tokio::test]
 async fn fencing_tokens_rise_over_flushall_and_a_restart_without_persistence() {
     let mut server = RedisServer::start().await;
-    let manager = manager(&server).await;
+    // The numbers are the server's: each of two managers goes on where the other was.
+    let managers = [manager(&server).await, manager(&server).await];
     let mut last = 0;
     for round in 0..3 {
-        for _ in 0..50 {
-            let guard = manager.lock("k").wait(SOON).await.unwrap();
+        for pair in 0..50 {
+            let guard = managers[pair % 2].lock("k").wait(SOON).await.unwrap();
             assert!(guard.fencing_token().get() > last, "round {round}");
             last = guard.fencing_token().get();
             guard.release().await.unwrap();

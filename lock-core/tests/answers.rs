@@ -30,6 +30,10 @@ async fn fail(way: &str) -> Result<String, Error> {
             let _held = manager.lock(key).permits(1).ttl(Duration::from_secs(3)).fixed().await?;
             drop(manager.lock(key).permits(1).wait(Duration::ZERO).await?);
         }
+        "other total" => {
+            let _held = manager.lock(key).permits(1).ttl(Duration::from_secs(3)).fixed().await?;
+            drop(manager.lock(key).permits(2).wait(Duration::ZERO).await?);
+        }
         "overloaded" => {
             let _held = manager.lock(key).await?;
             let _waits = tokio::spawn(manager.lock(key).acquire());
@@ -97,6 +101,7 @@ async fn a_handler_that_returns_the_error_answers_by_the_table() {
     for (way, status, retry_after, title, code) in [
         ("busy", 409, Some("7"), "Conflict", "lock_busy"),
         ("full", 429, Some("1"), "Too Many Requests", "lock_full"),
+        ("other total", 429, Some("1"), "Too Many Requests", "lock_full"),
         ("overloaded", 429, Some("1"), "Too Many Requests", "lock_overloaded"),
         ("unavailable", 503, Some("1"), "Service Unavailable", "lock_unavailable"),
         ("lost", 500, None, "Internal Server Error", "lock_lost"),
@@ -132,6 +137,7 @@ async fn a_method_of_tonic_answers_by_the_table() {
     for (way, code, reason, retry) in [
         ("busy", Code::Aborted, "LOCK_BUSY", Some(Duration::from_millis(6_500))),
         ("full", Code::ResourceExhausted, "LOCK_FULL", Some(Duration::from_secs(1))),
+        ("other total", Code::ResourceExhausted, "LOCK_FULL", Some(Duration::from_secs(1))),
         ("overloaded", Code::ResourceExhausted, "LOCK_OVERLOADED", Some(Duration::from_secs(1))),
         ("unavailable", Code::Unavailable, "LOCK_UNAVAILABLE", Some(Duration::from_secs(1))),
         ("lost", Code::Unknown, "LOCK_LOST", None),

@@ -18,6 +18,9 @@ async fn user_who_may_not_wait_is_told_so_and_holds_nothing() {
     assert!(error.to_string().contains("wait") && error.to_string().contains("released"), "{error}");
     assert_eq!(group.value("k").await, None);
     assert!(manager.lock("k").await.is_ok(), "without durability it is as ever");
+    let second = second(&group).await;
+    manager.lock("k").ttl(LONG).durability(one(SOON)).await.expect_err("WAIT is forbidden");
+    assert_eq!(self::second(&group).await, second, "a refusal is no reason to log in again");
 }
 
 #[tokio::test]
@@ -52,11 +55,14 @@ async fn second_connection_that_led_to_a_replica_is_replaced() {
     eventually(SOON, "another connection is made", async || replicated().await.is_ok()).await;
 }
 
-/// Kills the connection that waits for replicas, or did last.
-async fn kill_second(group: &Group) {
+/// The number of the connection that waits for replicas, or did last.
+async fn second(group: &Group) -> String {
     let clients = group.primary.client_list().await;
-    let second = clients.iter().find(|client| client.field("cmd") == "wait").expect("there is one");
-    let killed = group.primary.call(&["CLIENT", "KILL", "ID", second.field("id")]).await;
+    clients.iter().find(|client| client.field("cmd") == "wait").expect("there is one").field("id").to_owned()
+}
+
+async fn kill_second(group: &Group) {
+    let killed = group.primary.call(&["CLIENT", "KILL", "ID", &second(group).await]).await;
     assert_eq!(killed.integer(), Some(1));
 }
 

@@ -58,6 +58,39 @@ async fn fault_46_a_cluster_that_has_lost_most_primaries_refuses_and_goes_on_whe
     judged(&run);
 }
 
+#[tokio::test]
+async fn a_request_that_has_time_outlasts_a_cluster_that_is_down_for_a_moment() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let slot = slot_of("k");
+    let lives = cluster.primary_of(slot).await;
+    let node = cluster.node(lives);
+    let mut others = [slot - 1, slot + 1].into_iter();
+    let other = loop {
+        let other = others.next().expect("the node has one of them");
+        if cluster.primary_of(other).await == lives {
+            break other.to_string();
+        }
+    };
+    let manager = LockManager::builder().url(cluster.url()).command_timeout(SOON).connect().await.expect("connects");
+    manager.lock("k").await.expect("free").release().await.expect("held");
+    // The node takes no commands while a slot belongs to nobody, by its own map.
+    assert!(matches!(node.call(&["CLUSTER", "DELSLOTS", &other]).await, Reply::Status(_)));
+    let refused = async || {
+        let text = node.call(&["INFO", "errorstats"]).await.text().unwrap_or_default();
+        let count = text.split("errorstat_CLUSTERDOWN:count=").nth(1).and_then(|rest| rest.split_whitespace().next());
+        count.map_or(0, |count| count.parse::<u64>().expect("a number"))
+    };
+    let is_down =
+        async || matches!(node.call(&["GET", "k"]).await, Reply::Error(text) if text.starts_with("CLUSTERDOWN"));
+    eventually(SOON, "the cluster is down", is_down).await;
+    let before = refused().await;
+    let request = tokio::spawn(manager.lock("k").ttl(TTL).acquire());
+    eventually(SOON, "it is refused", async || refused().await > before).await;
+    assert!(matches!(node.call(&["CLUSTER", "ADDSLOTS", &other]).await, Reply::Status(_)));
+    let held = request.await.expect("no panic").expect("it has time");
+    held.release().await.expect("held");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_46_without_full_coverage_the_keys_of_other_slots_go_on() {
     let (mut cluster, run) =

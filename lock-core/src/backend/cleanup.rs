@@ -150,7 +150,9 @@ impl CleanUp {
     pub(crate) fn release_again(&mut self, entry: usize, until: Moment) {
         if let Some(Entry { pending, doubt, .. }) = self.entries.get_mut(entry) {
             pending.place = true;
-            *doubt = Doubt { until: doubt.until.max(until), unanswered_since: Some(Doubt::NO_EPOCH) };
+            // What was answered is over with that release.
+            let until = doubt.unanswered_since.map_or(until, |_| doubt.until.max(until));
+            *doubt = Doubt { until, unanswered_since: Some(Doubt::NO_EPOCH) };
         }
     }
 
@@ -331,6 +333,20 @@ mod tests {
         assert!(list.due(at(0), 10).is_empty(), "a try in flight is not sent again");
         list.tried(entry, Some(7), at(0), at(1));
         assert!(list.is_empty());
+    }
+
+    #[test]
+    fn a_token_whose_requests_were_answered_is_released_again_only_until_a_late_one_is_over() {
+        let mut list = with(None);
+        let entry = one(&mut list, at(0));
+        list.release_again(entry, at(100));
+        assert!(!list.tried(entry, Some(7), at(0), at(1)), "the late one may come after it");
+        let entry = one(&mut list, at(100));
+        assert!(list.tried(entry, Some(7), at(100), at(101)), "what was answered went with the first");
+        let mut list = with(Some(3));
+        let entry = one(&mut list, at(0));
+        list.release_again(entry, at(100));
+        assert!(!list.tried(entry, Some(7), at(100), at(101)), "another one may come late, too");
     }
 
     #[test]

@@ -186,7 +186,7 @@ fn named(info: &KeyInfo) -> String {
     match info.holders() {
         [holder] if holder.mode().is_exclusive() => holder.fencing_token().get().to_string(),
         [] if info.is_foreign() => "other-library".to_owned(),
-        [] => "unknown".to_owned(),
+        [] => format!("unknown-{}", info.leases()),
         holders => {
             let lease = |holder: &Holder| (holder.fencing_token().get(), holder.party().to_string());
             let mut leases: Vec<_> = holders.iter().map(lease).collect();

@@ -95,6 +95,25 @@ fn a_late_write_between_read_and_write_of_the_next_holder_is_lost_unless_that_on
 }
 
 #[test]
+fn the_short_form_loses_no_write_that_depends_on_nothing_that_was_read() -> Result<()> {
+    let shop = shop()?;
+    let writes = |change: &str, good: i64, fence: FencingToken| {
+        let write = format!("UPDATE goods SET {change}, fence = :fence WHERE id = :id AND fence <= :fence");
+        shop.execute(&write, named_params! { ":id": good, ":fence": fence.as_i64() })
+    };
+    let takes_one = |fence| writes("stock = stock - 1", COMPARED, fence);
+    // The late one comes before the write of the next holder, and once more after it.
+    assert_eq!([takes_one(FIRST)?, takes_one(SECOND)?, takes_one(FIRST)?], [1, 1, 0]);
+    assert_eq!(stock(&shop, COMPARED)?, 0, "a late one counts, and none is lost");
+    // Of blind writes the last holder's stays, whichever comes last.
+    let sets = |good, fence: FencingToken| writes(&format!("stock = {fence}"), good, fence);
+    assert_eq!([sets(CLAIMED, FIRST)?, sets(CLAIMED, SECOND)?], [1, 1]);
+    assert_eq!([sets(UNFENCED, SECOND)?, sets(UNFENCED, FIRST)?], [1, 0]);
+    assert_eq!([stock(&shop, CLAIMED)?, stock(&shop, UNFENCED)?], [34, 34]);
+    Ok(())
+}
+
+#[test]
 fn a_holder_that_claims_again_is_not_too_late_and_one_before_it_is() -> Result<()> {
     let mut shop = shop()?;
     Sale::begin(&shop, SECOND)?;

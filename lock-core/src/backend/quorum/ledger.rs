@@ -403,7 +403,7 @@ impl Ledger {
 }
 
 /// How many times longer than a majority a slow node takes, and by how much at least.
-const SLOW: u32 = 8;
+const SLOW: u32 = 4;
 const LEAST_SLOW: Duration = Duration::from_millis(15);
 
 /// How much longer than it usually takes a node is waited for that is not needed.

@@ -141,9 +141,9 @@ impl<'a> Line<'a> {
                 answer => asked.answer(answer),
             }
         }
-        self.wait(connector, &mut open).await?;
-        self.open = Some(open);
-        Ok(())
+        let waited = self.wait(connector, &mut open).await;
+        self.open = Some(open).filter(|open| !open.is_broken);
+        waited
     }
 
     /// Makes another connection, over which what waits is written again.

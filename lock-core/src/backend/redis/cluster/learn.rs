@@ -38,7 +38,8 @@ pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
         Some(view) if view.is_usable(are_most) => view,
         // A node that has left the cluster, was cut off or never was in it knows no other that could be asked.
         Some(view) if may_ask_seeds(cluster) => {
-            best(seeded(cluster).await.into_iter().chain([view])).ok_or_else(|| cluster.unknown())?
+            let seeded = timeout(SEEDS_PAUSE, seeded(cluster)).await;
+            best(seeded.into_iter().flatten().chain([view])).ok_or_else(|| cluster.unknown())?
         }
         Some(view) if !view.ranges.is_empty() => {
             cluster.is_ok.send_replace(view.is_ok);

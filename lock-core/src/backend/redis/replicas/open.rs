@@ -14,7 +14,10 @@ use super::super::{
     script::{self, By},
     slot::Tag,
 };
-use crate::backend::{Answer, Operation, Replied};
+use crate::{
+    backend::{Answer, Operation, Replied},
+    error::ErrorKind,
+};
 
 /// A connection that nothing is in flight over.
 pub(super) struct Open {
@@ -27,7 +30,9 @@ pub(super) struct Open {
     pub(super) is_denied: bool,
     /// Whether it leads to a replica, as one of the addresses of a name may.
     pub(super) is_demoted: bool,
-    /// When it was made. The next one may lead to the replica, too.
+    /// Whether it carries nothing more.
+    pub(super) is_broken: bool,
+    /// When it was made. The next one may lead to the replica, or be denied, too.
     since: Instant,
 }
 
@@ -44,13 +49,14 @@ impl Open {
         let opened = timeout(connector.settings.access.connect_limit, opened).await;
         let opened = opened.map_err(|_| connector.out_of_time())?.map_err(|Failure { error, .. }| error)?;
         let (connected, _) = opened.map_err(|error| failure::of(error, &connector.address()))?;
-        Ok(Self { connected, epoch, used: Instant::now(), is_denied: false, is_demoted: false, since: Instant::now() })
+        let now = Instant::now();
+        Ok(Self { connected, epoch, used: now, is_denied: false, is_demoted: false, is_broken: false, since: now })
     }
 
     /// Whether it can be used after a pause: it may have ended unnoticed, or lead to another server than the first connection.
     pub(super) fn is_fit(&self, connector: &Connector) -> bool {
-        let is_over = self.is_demoted && self.since.elapsed() > DEMOTED_AGAIN;
-        self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !self.is_denied && !is_over
+        let is_over = (self.is_demoted || self.is_denied) && self.since.elapsed() > DEMOTED_AGAIN;
+        self.used.elapsed() < IDLE && self.epoch == connector.link.newest() && !is_over
     }
 
     async fn call(
@@ -70,14 +76,16 @@ impl Open {
         let Connected { wire, reader, .. } = &mut self.connected;
         let replies = timeout(within, reader.carry(wire.put(command))).await;
         self.used = Instant::now();
-        match replies.map(|replies| replies?.pop().unwrap_or(Value::Nil).extract_error()) {
+        let replied = match replies.map(|replies| replies?.pop().unwrap_or(Value::Nil).extract_error()) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) if failure::is_broken(&error) => {
                 Err(Unanswered::Broken(failure::of(error, &connector.address())))
             }
             Ok(Err(error)) => Err(Unanswered::Refused(error)),
             Err(_) => Err(Unanswered::Silent(connector.silent())),
-        }
+        };
+        self.is_broken = !matches!(replied, Ok(_) | Err(Unanswered::Refused(_)));
+        replied
     }
 
     /// Runs the script by its hash, or by its source where the server does not have it.
@@ -105,7 +113,11 @@ impl Open {
         match self.send(connector, &command, most + connector.limit()).await {
             Ok(Value::Int(had)) => u32::try_from(had).map_err(|_| misread(&connector.address())),
             Ok(_) => Err(misread(&connector.address())),
-            Err(unanswered) => Err(connector.failed(unanswered)),
+            Err(unanswered) => {
+                let error = connector.failed(unanswered);
+                self.is_denied |= error.kind() == ErrorKind::Denied;
+                Err(error)
+            }
         }
     }
 }
