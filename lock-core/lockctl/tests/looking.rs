@@ -37,6 +37,19 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
 }
 
 #[test]
+fn columns_stand_below_one_another_beside_characters_that_take_two() {
+    let server = Server::start();
+    let _held = [server.run(&["鍵鍵鍵", LONG], UNTIL_TOLD), server.run(&["k", LONG], UNTIL_TOLD)];
+    let begins = |line: &str| line.find("lockctl on ").map(|at| &line[..at]).map(str::to_owned);
+    let said = eventually_some("both answer in time", || {
+        let said: Vec<_> = server.told(&["list"]).out.lines().filter_map(begins).collect();
+        Some(said).filter(|said| said.len() == 2)
+    });
+    let width = |text: &str| text.chars().map(|of| if of == '鍵' { 2 } else { 1 }).sum::<usize>();
+    assert_eq!(width(&said[0]), width(&said[1]), "{said:?}");
+}
+
+#[test]
 fn a_reader_that_has_read_enough_changes_no_exit_code() {
     // A server that may evict locks is not fit for them.
     let server = Server::start_with("maxmemory 100mb\nmaxmemory-policy allkeys-lru");

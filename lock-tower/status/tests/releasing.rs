@@ -115,6 +115,22 @@ async fn the_release_of_a_reader_spares_the_next_one() {
     assert_eq!(soon(next.ended()).await.loss(), Some(LossReason::Taken));
 }
 
+/// A lease that is on its way between two programs has nobody who answers for it.
+#[tokio::test]
+async fn the_release_of_a_silent_reader_spares_the_next_silent_one() {
+    let [one, two] = two().await;
+    let silent = async |manager: &LockManager| manager.lock("k").shared().await.unwrap().hand_over().unwrap();
+    let first = silent(&one).await;
+    let address = releasing(&one).await;
+    let shown = get(address, "/locks?release=k").await;
+    let next = silent(&two).await;
+    let answer = post(address, &shown.action()).await;
+    assert_eq!(answer.status, 409, "{}", answer.body);
+    for handover in [first, next] {
+        assert!(two.take_up(handover).await.is_ok(), "it has its lease");
+    }
+}
+
 #[tokio::test]
 async fn a_release_that_was_not_answered_may_have_been_done() {
     let manager = LockManager::builder().backend(Unanswering(MemoryBackend::new())).build().unwrap();
