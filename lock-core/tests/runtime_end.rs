@@ -168,6 +168,27 @@ fn acquire_in_flight_when_the_first_request_s_runtime_ends_starts_the_next_task(
 }
 
 #[test]
+fn requests_go_on_in_another_runtime_when_the_one_that_polled_them_has_ended() {
+    let (outer, first) = (workers(2), workers(1));
+    let backend = Faulty::new();
+    let manager = manager(backend.clone(), None);
+    let guard = outer.block_on(async { manager.lock("k").await.unwrap() });
+    let mut waits = manager.lock("k").wait(secs(60)).acquire();
+    assert!(first.block_on(async { (&mut waits).now_or_never() }).is_none());
+    backend.next([Fate::Hold]);
+    let mut release = Box::pin(guard.release());
+    assert!(first.block_on(async { (&mut release).now_or_never() }).is_none());
+    // The timers of a runtime that has ended panic.
+    drop(first);
+    backend.let_go();
+    let next = outer.block_on(async {
+        release.await.unwrap();
+        tokio::time::timeout(secs(60), waits).await.unwrap()
+    });
+    assert!(next.unwrap().is_held());
+}
+
+#[test]
 fn every_waiter_is_told_of_the_end_of_the_builder_s_runtime() {
     const WAITERS: usize = 10_000;
     let (outer, engine) = (workers(2), workers(1));

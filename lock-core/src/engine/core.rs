@@ -14,7 +14,10 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tokio::{runtime::Handle, sync::Notify};
+use tokio::{
+    runtime::{self, Handle},
+    sync::Notify,
+};
 
 use super::{
     deferred::Deferred,
@@ -190,7 +193,8 @@ impl Core {
     /// Makes a timer of the clock, on the builder's runtime if one was given.
     pub(crate) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
         let _entered = self.runtime.as_ref().map(Handle::enter);
-        Timer { sleep: self.clock.sleep(duration), core: Arc::clone(self) }
+        let until = self.clock.now() + duration;
+        Timer { sleep: self.clock.sleep(duration), until, of: present_runtime(), core: Arc::clone(self) }
     }
 
     /// Polls a timer, which may belong to the builder's runtime.
@@ -505,17 +509,28 @@ impl State {
     }
 }
 
-/// A timer that ends with an error if its runtime does.
+/// A timer that ends with an error if the builder's runtime does, and otherwise belongs to the runtime that polls it.
 pub(crate) struct Timer {
     sleep: Sleep,
+    until: Moment,
+    of: Option<runtime::Id>,
     core: Arc<Core>,
+}
+
+fn present_runtime() -> Option<runtime::Id> {
+    Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
 impl Future for Timer {
     type Output = Replied<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { sleep, core } = &mut *self;
+        let here = present_runtime();
+        if self.core.runtime.is_none() && here.is_some() && here != self.of {
+            // The other runtime may have ended, and its timers panic then.
+            *self = self.core.sleep(self.until.since(self.core.clock.now()));
+        }
+        let Self { sleep, core, .. } = &mut *self;
         match core.in_runtime(|| sleep.as_mut().poll(cx)) {
             Ok(polled) => polled.map(Ok),
             Err(ended) => Poll::Ready(Err(ended)),
