@@ -1,8 +1,10 @@
-//! The README, word by word: its commands run in an empty folder beside the checkout, and its code is the program there.
+//! The README, word by word: its commands run in an empty folder beside the checkout, and its code is the program there. Then leader election of the
+//! cookbook.
 //!
 //! Builds of its own take about a minute, so only `.ci/nightly` runs this.
 
 mod block;
+mod cookbook;
 
 use std::{
     fs,
@@ -24,7 +26,7 @@ async fn commands_and_programs_of_the_readme_do_what_it_says() {
     if let Err(error) = Command::new("curl").arg("--version").output() {
         return left_out("the README, word by word", &format!("there is no curl: {error}"), true);
     }
-    let mut reader = Reader::new();
+    let mut reader = Reader::new("readme");
     for block in blocks(README) {
         match block {
             Block::Program(code) => reader.paste(code).await,
@@ -56,8 +58,8 @@ struct Reader {
 }
 
 impl Reader {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("lock-readme-{}", std::process::id()));
+    fn new(page: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("lock-{page}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         symlink(CHECKOUT, folder.join("lock-core")).expect("a link");
         let port = free_port().to_string();

@@ -179,9 +179,11 @@ async fn get(address: SocketAddr, target: &str) -> String {
 #[tokio::test]
 async fn a_process_that_is_stopped_is_named_and_its_key_is_silent() {
     let server = RedisServer::start().await;
-    let address = serve(&manager(&server, "ops").await).await;
+    let ops = manager(&server, "ops").await;
+    let address = serve(&ops).await;
     let mut holds = role!("hold", server.url(), "goods:7", LONG.as_millis(), 0);
     holds.expect("held", SOON).await;
+    let waits = tokio::spawn(ops.lock("goods:7").wait_forever().acquire());
     let holder = async |part: &str| get(address, "/locks").await.contains(part);
     eventually(SOON, "an answer", async || holder("Held for ").await).await;
     holds.pause();
@@ -194,6 +196,7 @@ async fn a_process_that_is_stopped_is_named_and_its_key_is_silent() {
     assert!(silent.contains("<code>goods:7</code>") && silent.contains("class=\"release needed\""), "{silent}");
     holds.resume();
     eventually(SOON, "all answer", async || !holder("did not answer").await).await;
+    waits.abort();
 }
 
 #[tokio::test]

@@ -74,6 +74,8 @@ fn reply(words: &[String], port: u16, says: &Says) -> String {
         ("INFO", _) => {
             let mut fields: HashMap<_, _> = HEALTHY.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
             fields.extend(says.info.iter().cloned());
+            // A server that does not say it.
+            fields.retain(|_, value| !value.is_empty());
             bulk(&fields.into_iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect::<String>())
         }
         ("CONFIG", Some(name)) => {
@@ -95,12 +97,13 @@ fn reply(words: &[String], port: u16, says: &Says) -> String {
     }
 }
 
-const HEALTHY: [(&str, &str); 13] = [
+const HEALTHY: [(&str, &str); 14] = [
     ("redis_version", "7.2.4"),
     ("redis_mode", "standalone"),
     ("run_id", "0123456789abcdef0123456789abcdef01234567"),
     ("role", "master"),
     ("connected_slaves", "0"),
+    ("master_repl_offset", "0"),
     ("maxmemory", "100000000"),
     ("maxmemory_policy", "noeviction"),
     ("used_memory", "1000000"),

@@ -68,8 +68,9 @@
 //! share a key by their processes and labels, too. If the key has another holder by then, it is kept, and the confirmation is shown again. (A
 //! silent holder has no name: one cannot be told from the next, nor can two readers of one process with one label. And between that check and the release another holder may come, as another round trip lies there.) Each release is logged as a warning.
 //!
-//! The link is red if a holder of the key is silent, or if another library holds the key without a ttl. Otherwise it is grey, and the
-//! confirmation has a box that must be ticked before its button works: the holder is alive, and ends its lease at its `max_hold` itself.
+//! The link is red if others wait for a key with a silent holder, or if another library holds the key without a ttl. Otherwise it is grey, and
+//! the confirmation has a box that must be ticked before its button works: the holder is alive, and ends its lease at its `max_hold` itself,
+//! or nobody waits for the key, which `at_least` may keep.
 //!
 //! A form of another site is refused with 403: the header `Sec-Fetch-Site` has to be `same-origin`, or if it is not sent, as
 //! over plain HTTP, the host in `Origin` has to be that of the request. A page of another site cannot change these headers.

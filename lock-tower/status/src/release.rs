@@ -137,11 +137,16 @@ fn confirmation(site: &Site, question: &Question, info: &KeyInfo, notice: &str) 
         }
         None => {
             "The holder cannot be told now. <b>If its process is only stopped or cut off, its work may go on while the next \
-             holder works, too.</b> If the process has died, the key becomes free by itself when the lease ends."
+             holder works, too.</b> If the process has died, the key becomes free by itself when the lease ends. If \
+             <code>at_least</code> keeps the key, the work may be done again."
         }
     };
     // The browser does not send the form unless the box is ticked, and shows the button as disabled.
-    let second_step = if needs_release(info) { "" } else { SECOND_STEP };
+    let second_step = match info.holder() {
+        _ if needs_release(info) => String::new(),
+        Some(_) => second_step("The holder is known and may be at work."),
+        None => second_step("The holder may be at work, or the key be kept by <code>at_least</code>."),
+    };
     let _ = write!(
         body,
         "{}<h2>What follows</h2><ul><li>{before}<li>{next}<li>The release is logged.</ul>\
@@ -198,8 +203,11 @@ fn named(info: &KeyInfo) -> String {
     }
 }
 
-/// The box that has to be ticked before a key is released although all its holders answer.
-const SECOND_STEP: &str = "<label class=tick><input type=checkbox required autocomplete=off>The holder is known and may be at work. \
-                           Release the key all the same.</label>";
+/// The box that has to be ticked before a key is released that nobody needs to release.
+fn second_step(why: &str) -> String {
+    format!(
+        "<label class=tick><input type=checkbox required autocomplete=off>{why} Release the key all the same.</label>"
+    )
+}
 
 const CHANGED: &str = "The key has another holder than a moment ago, and was not released. This is the present one.";

@@ -92,12 +92,13 @@ pub(super) fn is_silent(info: &KeyInfo) -> bool {
     info.silent().is_some()
 }
 
-/// Whether a key may stay held for as long as it likes unless somebody releases it: its holder does not answer, or it belongs to another
-/// library and does not end by itself.
+/// Whether a key may keep others out for as long as it likes unless somebody releases it: they wait for a holder that does not answer, or
+/// it belongs to another library and does not end by itself.
 ///
-/// A holder that answers ends its own leases at their `max_hold`, so it is never past it.
+/// A holder that answers ends its own leases at their `max_hold`, so it is never past it. One that does not answer may have left the key to
+/// `at_least`, so that its work is not done again.
 pub(super) fn needs_release(info: &KeyInfo) -> bool {
-    is_silent(info) || (info.is_foreign() && info.remaining().is_none())
+    is_silent(info) && waited(info).is_some() || info.is_foreign() && info.remaining().is_none()
 }
 
 /// For how long the first waiter of a key has waited.

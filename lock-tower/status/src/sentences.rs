@@ -203,9 +203,9 @@ impl Display for Missing<'_> {
 /// How many holders and how many waiters of a key the page names; JSON has all.
 pub(super) const SHOWN: usize = 20;
 
-/// The first words of [`KeyInfo::nobody_answered`]; docs/operations.md has all.
+/// The words of [`KeyInfo::nobody_answered`] in short; docs/operations.md has all.
 const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped, is cut off or is too busy to answer, is a client of another \
-                               kind or an older version, or cannot use messages.</p>";
+                               kind or an older version, or cannot use messages; or the key is kept by <code>at_least</code>.</p>";
 
 /// Where to find a process without a name.
 const NAMELESS: &str =

@@ -124,20 +124,28 @@ async fn a_long_key_is_clipped_and_its_whole_text_is_there() {
 }
 
 #[tokio::test]
-async fn a_release_is_grey_and_needs_a_tick_while_all_holders_answer() {
+async fn a_release_is_grey_and_needs_a_tick_unless_a_key_is_waited_for_whose_holder_is_silent() {
     let store = MemoryBackend::new();
     let manager = LockManager::builder().backend(store).build().unwrap();
     let lock = |key: &str| manager.lock(key).shared().ttl(Duration::from_secs(60));
     let _guards = [lock("alive").await.unwrap(), lock("half").await.unwrap()];
     let _dead = [lock("half").await.unwrap().hand_over().unwrap(), lock("dead").await.unwrap().hand_over().unwrap()];
+    manager.lock("kept").at_least(Duration::from_secs(60)).await.unwrap().release().await.unwrap();
+    let waits = ["half", "dead"].map(|key| tokio::spawn(manager.lock(key).wait_forever().acquire()));
     let address = releasing(&manager).await;
+    while get(address, "/locks?only=waiting&format=json").await.json()["matching"] != 2 {
+        tokio::task::yield_now().await;
+    }
     let page = get(address, "/locks").await.body;
-    for (key, is_needed) in [("alive", false), ("half", true), ("dead", true)] {
+    for (key, is_needed) in [("alive", false), ("half", true), ("dead", true), ("kept", false)] {
         let class = if is_needed { "release needed" } else { "release" };
         assert!(page.contains(&format!("class=\"{class}\" href=\"?release={key}\"")), "{key}: {page}");
         let confirmation = get(address, &format!("/locks?release={key}")).await.body;
         assert_eq!(confirmation.contains("<input type=checkbox required"), !is_needed, "{key}: {confirmation}");
     }
+    let kept = get(address, "/locks?release=kept").await.body;
+    assert!(kept.contains("If <code>at_least</code> keeps the key, the work may be done again."), "{kept}");
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

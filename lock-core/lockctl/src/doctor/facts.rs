@@ -61,9 +61,16 @@ impl Facts {
         }
     }
 
-    /// Returns a number in `INFO`; 0 if this server has no such field.
+    /// Returns a field of `INFO` that each server should have: without it, what it says is not known.
+    pub(super) fn told(&self, name: &str) -> Result<&str, Verdict> {
+        let missing = || Verdict::amber(format!("could not be checked: INFO has no {name}"), MANAGED);
+        self.field(name)?.ok_or_else(missing)
+    }
+
+    /// Returns a number in `INFO`.
     pub(super) fn number(&self, name: &str) -> Result<u64, Verdict> {
-        Ok(self.field(name)?.and_then(|value| value.parse().ok()).unwrap_or(0))
+        let is_no_number = |_| Verdict::amber(format!("could not be checked: {name} in INFO is no number"), MANAGED);
+        self.told(name)?.parse().map_err(is_no_number)
     }
 
     /// Returns a setting of the server.
@@ -92,8 +99,7 @@ pub(super) fn unknown(access: &Access, refusal: &Refusal, command: &str, right: 
         };
         (format!("the user {user} may not run {command}"), remedy)
     } else if refusal.is_unknown() {
-        let remedy = "to check it: look where the server is managed".to_owned();
-        (format!("the server does not have {command}"), remedy)
+        (format!("the server does not have {command}"), MANAGED.to_owned())
     } else {
         (format!("{command} failed: {}", refusal.words), "to check it: run lockctl doctor again".to_owned())
     };
@@ -136,6 +142,9 @@ fn probe(prefix: &str) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("{prefix}lock-core:doctor:{}-{}", process::id(), now.as_nanos())
 }
+
+/// What to do if the server does not tell.
+const MANAGED: &str = "to check it: look where the server is managed";
 
 /// The right to read settings.
 const CONFIG: &str = "+config|get";

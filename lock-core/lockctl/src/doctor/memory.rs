@@ -5,7 +5,7 @@ use super::{facts::Facts, verdict::Verdict};
 /// A server that may evict a lock frees it early. The rule is that of the library's warning.
 pub(super) fn eviction(facts: &Facts) -> Result<Verdict, Verdict> {
     let limit = facts.number("maxmemory")?;
-    let policy = facts.field("maxmemory_policy")?.unwrap_or("noeviction");
+    let policy = facts.told("maxmemory_policy")?;
     Ok(match policy {
         "noeviction" => Verdict::green("maxmemory-policy is noeviction"),
         _ if limit == 0 => Verdict::amber(
@@ -33,7 +33,10 @@ pub(super) fn room(facts: &Facts) -> Result<Verdict, Verdict> {
         return Ok(Verdict::green(format!("{} used, without a limit", bytes(used))));
     }
     let percent = used.saturating_mul(100) / limit;
-    let found = format!("{} used, {percent} % of {} of {of}", bytes(used), bytes(limit));
+    let mut found = format!("{} used, {percent} % of {} of {of}", bytes(used), bytes(limit));
+    if let Some(scripts) = facts.field("used_memory_scripts_eval")?.and_then(|scripts| scripts.parse().ok()) {
+        found += &format!(", {} of it by scripts", bytes(scripts));
+    }
     Ok(match percent {
         0..75 => Verdict::green(found),
         75..95 => Verdict::amber(found, "raise maxmemory, or free keys: a full server refuses new leases"),

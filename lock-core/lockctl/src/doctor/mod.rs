@@ -182,7 +182,7 @@ fn version(facts: &Facts, form: Form) -> Result<Verdict, Verdict> {
     if let Some(valkey) = facts.field("valkey_version")? {
         return Ok(Verdict::green(format!("Valkey {valkey}")));
     }
-    let version = facts.field("redis_version")?.unwrap_or("of an unknown version");
+    let version = facts.told("redis_version")?;
     let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
     let (found, newer) = (format!("Redis {version}"), "use Redis 7 or newer, or Valkey");
     Ok(match (numbers.next(), numbers.next()) {
