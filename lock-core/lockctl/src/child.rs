@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     describe::printable,
-    exit::{Failure, NOT_FOUND, NOT_STARTED, OS_ERROR},
+    exit::{Failure, LOST, NOT_FOUND, NOT_STARTED, OS_ERROR},
 };
 #[cfg(unix)]
 use crate::{group, watcher::Watcher};
@@ -36,7 +36,7 @@ impl Running {
         command: &[OsString],
         environment: [(&str, String); 2],
         kill_after: Duration,
-        may_run_for: impl FnOnce() -> Duration,
+        may_run_for: impl Fn() -> Duration,
     ) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::new(NOT_FOUND, "could not start a command: none was given"));
@@ -48,11 +48,19 @@ impl Running {
         #[cfg(unix)]
         if let Some(watcher) = &mut watcher {
             // Before the command begins: from then on this process may be stopped at any moment.
-            watcher.allow(may_run_for).await;
+            watcher.allow(&may_run_for).await;
             command.process_group(watcher.group().as_raw_pid());
         }
         #[cfg(not(unix))]
-        let _ = (kill_after, may_run_for);
+        let _ = kill_after;
+        // The start of a watcher takes its time.
+        if may_run_for().is_zero() {
+            #[cfg(unix)]
+            if let Some(watcher) = watcher {
+                watcher.dismiss().await;
+            }
+            return Err(Failure::new(LOST, "could not start the command: the lease has ended meanwhile; try again"));
+        }
         match command.spawn() {
             Ok(child) => Ok(Self {
                 child,

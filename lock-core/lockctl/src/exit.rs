@@ -1,6 +1,9 @@
 use std::{
     error::Error as _,
     io::{self, Write},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::Duration,
 };
 
 use lock_core::{BuildError, Error, ErrorKind, LossReason};
@@ -107,9 +110,35 @@ pub(crate) fn written(answer: io::Result<()>) -> Result<bool, Failure> {
 
 /// Writes a line of `lockctl`'s own to the standard error, where the command writes, too.
 pub(crate) fn warn(message: &str) {
-    // Where the standard error cannot be written, nobody can be told.
-    let _ = writeln!(io::stderr(), "lockctl: {message}");
+    begin_warning(message).wait();
 }
+
+/// A line that is being written.
+#[must_use]
+pub(crate) struct Warning(Receiver<()>);
+
+/// Begins to write such a line. A pipe that is full, because nobody reads it, keeps a thread of its own, and not a command from being
+/// stopped.
+pub(crate) fn begin_warning(message: &str) -> Warning {
+    let line = format!("lockctl: {message}\n");
+    let (written, waits) = mpsc::channel();
+    // Where the standard error cannot be written, nobody can be told.
+    let _ = thread::Builder::new().spawn(move || {
+        let _ = io::stderr().write_all(line.as_bytes());
+        let _ = written.send(());
+    });
+    Warning(waits)
+}
+
+impl Warning {
+    /// Waits until it is written, or nobody seems to read it.
+    pub(crate) fn wait(self) {
+        let _ = self.0.recv_timeout(A_SECOND);
+    }
+}
+
+/// How long a line may take to be written.
+const A_SECOND: Duration = Duration::from_secs(1);
 
 /// Returns the message, and its first cause unless the message names it already.
 fn with_cause(error: &Error) -> String {

@@ -1,4 +1,8 @@
-use std::{future::Future, path::Path, time::Duration};
+use std::{
+    future::Future,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use lock_core::{Error, LockGuard, LockManager};
 use tokio::time::sleep;
@@ -7,7 +11,7 @@ use crate::{
     args::{Run, Server},
     child::Running,
     describe::{duration, quoted},
-    exit::{BUSY, Failure, LOST, OS_ERROR, SIGNALLED, warn},
+    exit::{BUSY, Failure, LOST, OS_ERROR, SIGNALLED, begin_warning, warn},
     signals::Signals,
 };
 
@@ -21,7 +25,7 @@ pub(crate) async fn run(server: &Server, args: Run) -> Result<i32, Failure> {
     };
     let acquired = unless_signalled(&mut signals, acquire(&manager, &args)).await;
     let done = match acquired {
-        Ok(Ok(guard)) => hold(guard, &args, &mut signals).await,
+        Ok(Ok(guard)) => hold(&manager, guard, &args, &mut signals).await,
         Ok(Err(error)) if error.is_busy() => busy(&args, error),
         Ok(Err(error)) => Err(error.into()),
         Err(code) => Ok(code),
@@ -69,7 +73,7 @@ fn busy(args: &Run, error: Error) -> Result<i32, Failure> {
 }
 
 /// Runs the command, and releases the lease after it.
-async fn hold(mut guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
+async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
     let lengthened = unless_signalled(signals, lengthen(&mut guard, args)).await;
     let done = match lengthened {
         Ok(Ok(())) => perform(&guard, args, signals).await,
@@ -78,13 +82,32 @@ async fn hold(mut guard: LockGuard, args: &Run, signals: &mut Signals) -> Result
     };
     if guard.is_held() {
         // A job that failed is not done: another machine, or a retry, may do it.
-        let release = if matches!(done, Ok(0)) { guard.release() } else { guard.release_at_once() };
+        let (is_done, ends) = (matches!(done, Ok(0)), Instant::now() + guard.remaining());
+        let release = if is_done { guard.release() } else { guard.release_at_once() };
         if let Err(error) = release.await {
             // The command has ended all the same.
             warn(&error.to_string());
+            if is_done && !args.at_least.is_zero() {
+                let _ = unless_signalled(signals, until_answered(manager, args, ends)).await;
+            }
         }
     }
     done
+}
+
+/// Waits until the server answers, or the lease has ended. As long as the manager lives, the release is repeated: it is what keeps the key
+/// for `--at-least`, without which another machine does the work again.
+async fn until_answered(manager: &LockManager, args: &Run, ends: Instant) {
+    while manager.is_locked(&args.key).await.is_err() {
+        if Instant::now() >= ends {
+            warn(&format!(
+                "{} could not be kept for --at-least; another machine may run the command again",
+                quoted(&args.key)
+            ));
+            return;
+        }
+        sleep(AGAIN).await;
+    }
 }
 
 /// Sees to it that enough of the lease is left to begin: one that was waited for begins with a part of its ttl; see
@@ -126,8 +149,9 @@ async fn attend(guard: &LockGuard, mut running: Running, args: &Run, signals: &m
             () = sleep(spare(guard, args).min(args.ttl / LOOKS)) => {}
         }
     };
-    warn(&format!("could not keep {}: {why}; stopping the command", quoted(&args.key)));
+    let warning = begin_warning(&format!("could not keep {}: {why}; stopping the command", quoted(&args.key)));
     running.stop(args.kill_after).await?;
+    warning.wait();
     Ok(LOST)
 }
 
@@ -142,6 +166,9 @@ fn spare(guard: &LockGuard, args: &Run) -> Duration {
 fn grace(args: &Run) -> Duration {
     args.kill_after.min(args.ttl / 3)
 }
+
+/// The pause before the server is asked again whether it is there.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// How often the lease is looked at within its ttl. A renewal that was answered is seen before the watcher, which knows of
 /// the one before, has to stop the command.

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use crate::{
-    exit::{Failure, OS_ERROR, warn},
+    exit::{Failure, OS_ERROR, begin_warning},
     signals,
 };
 
@@ -69,7 +69,8 @@ impl Watcher {
         let until = now.saturating_add(time()).saturating_add(LATE);
         if !self.is_gone && self.order(&format!("{UNTIL}{}", until.as_nanos())).await.is_err() {
             self.is_gone = true;
-            warn(
+            // Nobody waits until it is written: renewals go on.
+            let _ = begin_warning(
                 "the watcher of the command has ended; if lockctl is killed now, the command goes on without the lock",
             );
         }
@@ -123,18 +124,16 @@ pub(crate) fn watch(kill_after: Duration) -> Result<i32, Failure> {
     signals::swallow().map_err(failed)?;
     let mut output = io::stdout();
     output.write_all(READY).and_then(|()| output.flush()).map_err(failed)?;
-    let patience = match until_over(Orders::default()).map_err(failed)? {
+    let (why, patience) = match until_over(Orders::default()).map_err(failed)? {
         Over::Done => return Ok(0),
+        // The watcher is late, and the end of the lease is not.
         Over::Late => {
-            warn("lockctl stands still, and its lease is about to end; stopping the command");
-            // The watcher is late, and the end of the lease is not.
-            kill_after.saturating_sub(LATE)
+            let why = "lockctl stands still, and its lease is about to end; stopping the command";
+            (why, kill_after.saturating_sub(LATE))
         }
-        Over::Killed => {
-            warn("lockctl was killed; stopping the command, and leaving the key to expire");
-            kill_after
-        }
+        Over::Killed => ("lockctl was killed; stopping the command, and leaving the key to expire", kill_after),
     };
+    let _ = begin_warning(why);
     for signal in [Signal::TERM, Signal::CONT] {
         // It cannot fail: this process is one of the group.
         let _ = kill_process_group(getpgrp(), signal);

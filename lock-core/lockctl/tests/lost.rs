@@ -2,7 +2,9 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::support::{LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill, quoted};
+use crate::support::{
+    LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill, quoted, state,
+};
 
 /// Outlives SIGTERM, as a whole.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
@@ -20,6 +22,25 @@ fn a_command_is_stopped_when_its_key_is_taken_away() {
         assert_eq!((done.code, done.out.as_str()), (Some(79), ""), "{script}: {done:?}");
         assert!(done.err.starts_with("lockctl: could not keep \"k\": the key was deleted"), "{done:?}");
         assert_eq!(done.err.lines().count(), 1, "{done:?}");
+    }
+}
+
+/// Its standard error goes to a pipe that another process has filled.
+#[test]
+fn a_command_is_stopped_though_nobody_reads_what_lockctl_says() {
+    let server = Server::start();
+    for is_killed in [false, true] {
+        let _: i64 = server.call(&["DEL", "k"]);
+        let mut run = server.run(&["k", LONG, "--kill-after=300ms"], "echo ready; yes >&2 & echo $!; wait");
+        let yes = run.line();
+        eventually("the pipe is full", || state(&yes).starts_with('S'));
+        if is_killed {
+            run.child.kill().expect("it runs");
+        } else {
+            let _: i64 = server.call(&["DEL", "k"]);
+        }
+        assert_eq!(run.rest(), "", "all have ended");
+        assert_eq!(run.end().code(), if is_killed { None } else { Some(79) });
     }
 }
 

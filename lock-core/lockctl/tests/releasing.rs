@@ -1,6 +1,20 @@
 //! `lockctl release`.
 
-use crate::support::{LONG, Server, UNLESS_STOPPED};
+use std::{
+    io::{BufRead, BufReader},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::support::{LONG, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, lockctl};
 
 #[test]
 fn a_key_that_is_released_is_free_and_the_command_of_its_holder_stopped() {
@@ -55,4 +69,46 @@ fn a_release_that_nobody_reads_of_is_done_all_the_same() {
     assert_eq!((again.code, again.err.as_str()), (Some(1), ""), "it is free by now");
     let _: String = server.call(&["SET", "k", "theirs"]);
     assert_eq!(server.done_unread(&["release", "k", "--yes"]).code, Some(78), "another library holds it");
+}
+
+/// Leads to a server, unless the way is cut. Returns the port.
+async fn way(server: String, is_cut: Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((mut here, _)) = listener.accept().await {
+            let (server, is_cut) = (server.clone(), Arc::clone(&is_cut));
+            tokio::spawn(async move {
+                let Ok(mut there) = TcpStream::connect(server).await else { return };
+                tokio::select! {
+                    _ = copy_bidirectional(&mut here, &mut there) => {}
+                    () = async { while !is_cut.load(Ordering::SeqCst) { tokio::time::sleep(Duration::from_millis(1)).await } } => {}
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_keeps_the_key_is_repeated_for_as_long_as_the_lease_lasts() {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let (server, is_cut) = (Server::start(), Arc::new(AtomicBool::new(false)));
+    let port = way(server.address().to_owned(), Arc::clone(&is_cut)).await;
+    let mut command = lockctl(&format!("redis://127.0.0.1:{port}"), &["run", "k", LONG, "--at-least=1h"]);
+    command.args(["--", "sh", "-c", UNTIL_TOLD]).env("LOCK_COMMAND_TIMEOUT", "5s");
+    let mut run = Run::start(command);
+    assert_eq!(run.line(), "ready");
+    is_cut.store(true, Ordering::SeqCst);
+    run.say("go");
+    let mut errors = BufReader::new(run.child.stderr.take().expect("piped"));
+    let mut said = String::new();
+    errors.read_line(&mut said).expect("text");
+    assert!(said.contains("could not release \"k\""), "{said:?}");
+    // Longer than the clean-up of a manager that is shut down.
+    tokio::time::sleep(LIMIT * 3).await;
+    is_cut.store(false, Ordering::SeqCst);
+    assert_eq!(run.end().code(), Some(0));
+    let left: i64 = server.call(&["PTTL", "k"]);
+    assert!(left > 1_800_000, "{left} ms are left of an hour");
 }
