@@ -41,6 +41,11 @@ impl Token {
         self
     }
 
+    /// Whether it is one of eight, at random.
+    pub(crate) const fn is_one_of_eight(&self) -> bool {
+        self.low.is_multiple_of(8)
+    }
+
     /// Returns the mode of the lease.
     #[must_use]
     pub const fn mode(&self) -> Mode {

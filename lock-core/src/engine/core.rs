@@ -167,7 +167,7 @@ impl Core {
     }
 
     /// Why a request cannot go on without the task.
-    pub(super) fn ended(&self, kind: ErrorKind) -> BackendError {
+    pub(crate) fn ended(&self, kind: ErrorKind) -> BackendError {
         match (kind, &self.runtime) {
             (ErrorKind::NoRuntime, Some(_)) => BackendError::new(
                 kind,
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// Whether there is a runtime for a timer.
-    pub(super) fn has_timers(&self) -> bool {
+    pub(crate) fn has_timers(&self) -> bool {
         self.runtime.is_some() || Handle::try_current().is_ok()
     }
 

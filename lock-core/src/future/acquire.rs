@@ -273,6 +273,10 @@ impl Progress {
                     if self.give_up == Moment::NEVER {
                         return Poll::Pending;
                     }
+                    if timer.is_none() && !engine.has_timers() {
+                        let error = Error::backend(ACQUIRE, None, engine.ended(ErrorKind::NoRuntime));
+                        return Poll::Ready(Err(request.on_key(error)));
+                    }
                     let left = self.give_up.since(self.now);
                     let timer_ended = ready!(Pin::new(timer.get_or_insert_with(|| engine.sleep(left))).poll(cx));
                     timer_ended.map_err(|error| request.on_key(Error::backend(ACQUIRE, None, error)))?;

@@ -8,7 +8,10 @@ use std::{
 
 use super::wanted::Wanted;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Replied, Token, cleanup::AT_ONCE},
+    backend::{
+        Answer, BackendError, Batch, Operation, Outcome, Replied, Token,
+        cleanup::{AT_ONCE, Doubt, PendingRelease},
+    },
     clock::Moment,
     engine::{Engine, Response, tenure::Offer, terms::Terms},
     error::{Error, ErrorKind, TAKE_UP},
@@ -21,6 +24,8 @@ pub(super) struct TakeUp {
     /// Declared before the token, and so dropped before it: a request that was not sent yet must not be sent after the release.
     response: Response,
     wanted: Wanted,
+    /// The token that the lease had before, unless its owner releases it.
+    left: Option<Token>,
 }
 
 impl TakeUp {
@@ -31,14 +36,22 @@ impl TakeUp {
         let keep_until = if is_downgrade { now + terms.at_least } else { AT_ONCE };
         let wanted = Wanted::new(engine, TAKE_UP, key, terms, keep_until, now);
         let response = engine.call(Batch::from([Operation::Acquire(wanted.request().from(from))]));
-        Self { engine: Arc::clone(engine), response, wanted }
+        let left = (from.mode() == wanted.terms.mode).then_some(from);
+        Self { engine: Arc::clone(engine), response, wanted, left }
     }
 
     /// Waits for the answer; sets `now` when it is there.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, now: &mut Moment) -> Poll<Result<Offer, Error>> {
         let result = ready!(Pin::new(&mut self.response).poll(cx));
         *now = self.engine.now();
-        Poll::Ready(self.wanted.taken_up(result, *now))
+        let offer = self.wanted.taken_up(result, *now);
+        if let Some(left) = self.left.filter(|_| offer.is_ok() && !self.engine.state().queues.trusts) {
+            // Of several nodes, one that has missed that the lease was taken from it may have it, and would refuse the new one.
+            let pending = PendingRelease::at_once(self.wanted.key.clone(), left).with_place().quietly();
+            let until = self.wanted.terms.ttl.end(self.wanted.sent);
+            self.engine.clean_up(pending, Doubt { until, unanswered_since: None });
+        }
+        Poll::Ready(offer)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     majority::{majority, too_few},
     seat::{FenceBlock, Seat, Tally, Vote, failures, holders, shares},
 };
-use crate::backend::{BackendError, BusyReason, Operation, Outcome, Replied};
+use crate::backend::{Acquire, BackendError, BusyReason, Operation, Outcome, Replied};
 
 /// How sure the votes on an operation or a whole batch are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ impl Row<'_> {
     pub(super) fn verdict(&self) -> Verdict {
         let tally = Tally::of(self.seats);
         match self.operation {
-            Operation::Acquire(_) => self.acquired(&tally),
+            Operation::Acquire(acquire) => self.acquired(acquire, &tally),
             Operation::Renew(renew) => self.renewed(&tally, renew.block > 0),
             Operation::Release(_) | Operation::Force { .. } => self.released(&tally),
             Operation::Inspect { .. } => self.inspected(&tally),
@@ -64,26 +64,30 @@ impl Row<'_> {
         self.seats.iter().filter(|seat| seat.counts(fences)).count() >= self.most()
     }
 
-    fn acquired(&self, tally: &Tally) -> Verdict {
+    fn acquired(&self, acquire: &Acquire, tally: &Tally) -> Verdict {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;
         // Its key is kept for another, who comes first at the other nodes too.
         let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: BusyReason::Waiters, .. }));
+        // What is taken from another token is wanted by nobody else, and lost if a node that has it is not heard.
+        let is_taken = acquire.from.is_some();
         let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return OPEN };
             if !self.is_counted(fences) {
                 // A node that has granted it is asked to count further. If it fails meanwhile, and the others are against it, nothing in
                 // the same call must wait for that node.
-                return if against { (Doubtful, Some(Ok(self.lost(tally)))) } else { OPEN };
+                return if against && !is_taken { (Doubtful, Some(Ok(self.lost(tally)))) } else { OPEN };
             }
             let held = Ok(Outcome::Held { fence: fences.first, block: fences.size, was_free: false });
             // Others may wait at the queue node; and the more are known to have it, the more may fail.
             return (tally.settled(), Some(held));
         }
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
-            // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node.
-            return if against { (Likely, Some(Ok(self.lost(tally)))) } else { OPEN };
+            // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node. One of
+            // eight does: a token that nobody releases, at a node that is not slow, would keep all of them from a majority.
+            let certainty = if acquire.token.is_one_of_eight() { Doubtful } else { Likely };
+            return if against && !is_taken { (certainty, Some(Ok(self.lost(tally)))) } else { OPEN };
         }
         if tally.failed > self.seats.len() - most {
             // Nodes that did not answer may have the token, and one of them may keep a place for it.

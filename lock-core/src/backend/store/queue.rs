@@ -22,6 +22,7 @@ impl Store {
         let place = acquire.place.clone()?;
         let Acquire { key, token, block, .. } = acquire;
         let ends = self.end(now, place.life);
+        let waited = self.waits(now);
         if ends > self.waiting {
             // Somewhat later, so that not every place writes it.
             self.waiting = ends.saturating_add(LATER);
@@ -32,6 +33,8 @@ impl Store {
             *queue = Queue::default();
         }
         queue.expires = waiting.saturating_add(OUTLASTS);
+        // What was granted before that time had come is confirmed, or over.
+        queue.granted = queue.granted.filter(|_| waited);
         let known = queue.places.iter().position(|waiting| waiting.token == *token);
         queue.renumber(known);
         let ticket = known.map_or(queue.next, |known| queue.places[known].ticket);

@@ -11,6 +11,7 @@ use rand::RngExt;
 use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_ROUND_TRIP, Queues, TOTALS,
     candidate::{Candidate, LONGEST_CHECK, Refusal},
+    holding::HandedOver,
     in_flight::{Item, RoundTrip},
     line::{Standing, WaiterId},
 };
@@ -24,7 +25,7 @@ use crate::{
     engine::{
         tenure::{Acquired, TenureId},
         terms::Terms,
-        trust::{Placing, Told},
+        trust::{self, Placing, Told},
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
@@ -96,7 +97,20 @@ impl Queues {
 
     /// Takes the answer to a request of a candidate that is over.
     fn answered_late(&mut self, key: &LockKey, token: Token, result: Replied<Outcome>, sent: Moment, now: Moment) {
-        let Some(tenure) = self.tenure_of(key, token) else { return };
+        let Some(tenure) = self.tenure_of(key, token) else {
+            // A check that comes after somebody has taken the lease up leaves a place, or the key, to a token that nobody has any more.
+            let is_stray = |known: &HandedOver| match result {
+                Ok(Outcome::Busy { .. }) => trust::is_later(sent, known.proven),
+                Ok(Outcome::Held { fence, was_free, .. }) => was_free && fence > known.fence,
+                _ => false,
+            };
+            if self.handed_over.get(&token).is_some_and(is_stray)
+                && let Some(known) = self.handed_over.remove(&token)
+            {
+                self.release_stray(key.clone(), token, Doubt { until: known.until, unanswered_since: None }, now);
+            }
+            return;
+        };
         match result {
             // The tenure began by a grant or by another request while this check was in flight. If the check was executed later, the
             // key expires later too, so the deadline may be raised; `held_again` compares the fencing tokens to find out.
@@ -187,6 +201,10 @@ impl Queues {
         } else {
             // Without a release, the key expires after `lasts`.
             let doubt = Doubt { until: now + lasts, unanswered_since: None };
+            if self.handed_over.get(&token).is_some_and(|known| !of_one_node && fence > known.fence) {
+                // To a place that a late check has made: who has taken the lease up has released it.
+                self.handed_over.remove(&token);
+            }
             self.release_stray(key, token, doubt, now);
         }
     }

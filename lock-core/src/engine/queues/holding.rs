@@ -60,7 +60,9 @@ impl Queues {
         let tenure = self.tenures.leave(hold, now)?;
         // The token is on its way to another process. It is remembered until it must have expired, because a late message for it would
         // otherwise look like a stray token here, and its clean-up would free the key before that process has taken it up.
-        remember(&mut self.handed_over, tenure.token, tenure.doubt.until.max(tenure.ttl.end(now)), now);
+        let until = tenure.doubt.until.max(tenure.ttl.end(now));
+        let (proven, fence) = tenure.proof();
+        remember(&mut self.handed_over, tenure.token, HandedOver { until, proven, fence }, |known| known.until, now);
         if let Some(renewing) = tenure.renews_for_another(hold.tenure) {
             self.outbox.push_back(Item::LastRenewal(Box::new(renewing)));
         }
@@ -71,7 +73,7 @@ impl Queues {
     /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
     fn keep_busy(&mut self, pending: &PendingRelease, now: Moment) {
         if now < pending.keep_until {
-            remember(&mut self.kept, pending.token, pending.keep_until, now);
+            remember(&mut self.kept, pending.token, pending.keep_until, |until| *until, now);
         }
     }
 
@@ -124,10 +126,21 @@ impl Queues {
 
 /// Enters a token until a moment. Those whose time is over are swept out when the map would have to grow, so that it costs
 /// the same however many there were.
-fn remember(tokens: &mut HashMap<Token, Moment>, token: Token, until: Moment, now: Moment) {
+fn remember<T>(tokens: &mut HashMap<Token, T>, token: Token, known: T, until: impl Fn(&T) -> Moment, now: Moment) {
     if tokens.len() == tokens.capacity() {
-        tokens.retain(|_, until| now < *until);
+        tokens.retain(|_, known| now < until(known));
         tokens.reserve(tokens.len());
     }
-    tokens.insert(token, until);
+    tokens.insert(token, known);
+}
+
+/// A lease that was handed over.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    /// Until when it may last.
+    pub(super) until: Moment,
+    /// When the newest request was sent that had found it.
+    pub(super) proven: Moment,
+    /// The fencing token that it began with.
+    pub(super) fence: u64,
 }

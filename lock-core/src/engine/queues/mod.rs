@@ -39,6 +39,7 @@ use rand::{RngExt, rngs::StdRng};
 use slab::Slab;
 
 use self::{
+    holding::HandedOver,
     in_flight::{Counted, Item, List, SentCall},
     line::{Lines, Standing, WaiterId},
     recent::RecentlyBusy,
@@ -71,8 +72,8 @@ pub(crate) struct Queues {
     lines: Lines,
     /// Tenures beside the one that possesses its key in the line: those that were taken up, and those that share their key.
     beside: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
-    /// Tokens that were handed over, and until when their leases may last. They are over in this process, but must not be cleaned up.
-    pub(crate) handed_over: HashMap<Token, Moment>,
+    /// Tokens that were handed over. They are over in this process, but must not be cleaned up.
+    pub(crate) handed_over: HashMap<Token, HandedOver>,
     /// Tokens that were released, and until when their keys stay busy all the same.
     kept: HashMap<Token, Moment>,
     /// Which keys other holders had lately.

@@ -164,6 +164,46 @@ async fn a_renewal_that_needs_the_late_node_waits_for_it() {
     assert!(guard.is_held(), "two of three have it");
 }
 
+/// One of the others was away when the lease began, and it has no renewals that would put it back there.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_goes_on_by_another_token_waits_for_the_late_node() {
+    for is_downgraded in [true, false] {
+        let nodes = nodes::<3>();
+        nodes.iter().for_each(|node| node.slow.store(WAY, Ordering::Relaxed));
+        nodes[2].slow.store(100, Ordering::Relaxed);
+        let [manager, other] = [manager(&nodes), manager(&nodes)];
+        for manager in [&manager, &other] {
+            compares(manager).await;
+        }
+        nodes[0].is_silent(true);
+        let guard = manager.lock("k").ttl(TTL * 100).fixed().await.unwrap();
+        nodes[0].is_silent(false);
+        tokio::time::sleep(LIMIT * 2).await;
+        let next = match is_downgraded {
+            true => guard.downgrade().await,
+            false => other.take_up(guard.hand_over().unwrap()).await,
+        };
+        assert!(next.unwrap().is_held(), "downgraded: {is_downgraded}; two of three have it");
+    }
+}
+
+/// A token that nobody releases keeps one of the others from everybody.
+#[tokio::test(start_paused = true)]
+async fn a_key_is_had_by_the_late_node_where_another_one_keeps_it_from_all() {
+    for node in [0, 1] {
+        let nodes = nodes::<3>();
+        nodes.iter().for_each(|node| node.slow.store(WAY, Ordering::Relaxed));
+        nodes[2].slow.store(100, Ordering::Relaxed);
+        let manager = manager(&nodes);
+        compares(&manager).await;
+        let key = LockKey::new("k").unwrap();
+        let left = Operation::Acquire(Acquire::new(key, Token::from_random(7), TTL * 1_000));
+        nodes[node].store().call(Batch::from([left])).await.unwrap();
+        let guard = manager.lock("k").wait(TTL * 20).await.unwrap();
+        assert!(guard.is_held());
+    }
+}
+
 /// The others are against an acquire, which a node would have to count further for; that node stops, and a release in the same call does
 /// not wait for it.
 #[tokio::test(start_paused = true)]

@@ -494,6 +494,8 @@ local function keep_place(queue, token, lasts, block)
   local life, sent, channel = string.match(ARGV[3], '^(%d+) (%d+) (.*)$')
   local ends = now + tonumber(life)
   if ends > waiting then
+    -- What was granted before W had ended is confirmed, or over.
+    if waiting == 0 then pcall('HDEL', queue, 'granted') end
     -- Somewhat later, so that not every place writes it.
     local until_then = ends + 500
     if attempt('SET', KEYS[2], until_then, 'PX', until_then - now) then return 0 end
@@ -546,13 +548,19 @@ local function tell(channel, key, ends, token, sent, lasts, number, size)
   -- waiters may still listen at the former primary.
   if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
   -- The channels of a cluster's slot begin with its tag.
-  local publish = string.sub(channel, 1, 1) == '{' and 'SPUBLISH' or 'PUBLISH'
-  local heard = pcall(publish, channel, message)
+  local publish, heard = 'PUBLISH', nil
+  if string.sub(channel, 1, 1) == '{' then
+    publish = 'SPUBLISH'
+    -- The bus of the cluster takes the message to replicas, too. Who hears it only there, at a former primary, would hold beside the next.
+    local here = pcall('PUBSUB', 'SHARDNUMSUB', channel)
+    if here[2] == 0 then heard = 0 end
+  end
+  heard = heard or pcall(publish, channel, message)
   if redis.set_repl then redis.set_repl(redis.REPL_ALL) end
   if type(heard) ~= 'table' then return heard > 0 end
-  -- Its next check finds the grant, and comes before the place would have ended.
+  -- Its next check finds the grant.
   refused = 1
-  lasts = math.max(lasts, ends - now)
+  lasts = math.max(lasts, math.min(ends - now, LONGEST))
   if #token < MODE_AT then pcall('PEXPIRE', key, lasts) else push_share_out(key, token, lasts, 0) end
   return true
 end
