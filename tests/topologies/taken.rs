@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{LockManager, LossReason};
+use lock_core::{LockManager, LossReason, backend::RedisBackend};
 use lock_tests::{Cluster, LONG, RedisServer, SOON, eventually, eventually_some, ms, within};
 use tokio::time::Instant;
 
@@ -64,6 +64,20 @@ async fn loss_of_a_majority_of_a_quorum_is_told_at_once() {
     })
     .await;
     println!("a majority: told after {told:?}");
+}
+
+/// All requests take the newest connection, over which the server tells what has changed.
+#[tokio::test]
+async fn loss_is_told_at_once_to_each_of_two_managers_with_one_backend() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "both", SOON).expect("a sound URL");
+    let managers = [(); 2].map(|()| LockManager::builder().backend(backend.clone()).build().expect("a backend"));
+    for manager in &managers {
+        manager.lock("other").await.expect("free").release().await.expect("held");
+    }
+    for manager in &managers {
+        told_after_by(manager, &[&server], async || drop(server.call(&["DEL", "k"]).await)).await;
+    }
 }
 
 #[tokio::test]

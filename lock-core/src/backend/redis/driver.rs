@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     backend::{Calls, Grant, Notice},
+    caught::OnDrop,
     clock::Moment,
     key::LockKey,
     metrics,
@@ -38,6 +39,10 @@ use crate::{
 
 /// Keeps a connection to the server, and to its sentinels if there are any, for as long as it is polled.
 pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
+    let listeners = Arc::clone(&connector.listeners);
+    listeners.add(calls.clone());
+    let channel = Arc::clone(calls.channel());
+    let _listener = OnDrop(move || listeners.remove(&channel));
     match connector.sentinels.clone() {
         Some(sentinels) => {
             join(sentinels.keep(), keep_server(connector, calls)).await;
@@ -176,7 +181,7 @@ async fn watch(
                         calls.message(message);
                     }
                 }
-                PushKind::Invalidate => calls.changed(changed(&push.data)),
+                PushKind::Invalidate => connector.listeners.changed(&changed(&push.data)),
                 PushKind::SMessage => {
                     if let (Some(grant), Some(Value::BulkString(channel))) = (grant(&push.data), push.data.first()) {
                         connector.listeners.granted(channel, grant);

@@ -1,11 +1,15 @@
-//! The managers that receive grants on the channels of slots.
+//! The managers that share connections: what comes over one may be for another manager than the one that has made it.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::names;
-use crate::backend::{Calls, Grant};
+use crate::{
+    backend::{Calls, Grant},
+    key::LockKey,
+};
 
-/// The managers that share the connections to a cluster. A grant may come over a connection that another of them has made.
+/// The managers that share the connections to a server or a cluster. All requests take the newest connection, so a grant on the channel of a
+/// slot, or the word that a watched key has changed, may come over one that another manager has made.
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Mutex<Vec<Calls>>);
 
@@ -15,7 +19,11 @@ impl Listeners {
     }
 
     pub(super) fn remove(&self, channel: &str) {
-        self.with(|listeners| listeners.retain(|calls| **calls.channel() != *channel));
+        self.with(|listeners| {
+            // The next task of the same manager may be there already.
+            let first = listeners.iter().position(|calls| **calls.channel() == *channel);
+            first.map(|first| listeners.remove(first))
+        });
     }
 
     pub(super) fn count(&self) -> usize {
@@ -35,6 +43,12 @@ impl Listeners {
         if let Some(calls) = calls {
             calls.granted(grant);
         }
+    }
+
+    /// Tells all of them that keys have changed: they know which they hold.
+    pub(super) fn changed(&self, keys: &Option<Vec<LockKey>>) {
+        let all = self.with(|listeners| listeners.clone());
+        all.iter().for_each(|calls| calls.changed(keys.clone()));
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Vec<Calls>) -> T) -> T {

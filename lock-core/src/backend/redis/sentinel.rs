@@ -8,7 +8,15 @@
 //! All learn of a switchover within seconds. So one that names a primary alone, while a majority goes on to name another,
 //! belongs to another deployment, whatever its number. It is outvoted, and logged by its address.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::{join, join_all};
 use redis::{Value, from_redis_value};
@@ -27,6 +35,7 @@ use super::{
 };
 use crate::{
     backend::{BackendError, Calls, Replied},
+    caught::OnDrop,
     error::ErrorKind,
 };
 
@@ -38,6 +47,8 @@ pub(super) struct Sentinels {
     heard: watch::Sender<Heard>,
     /// Told when they are to be asked now.
     wanted: Notify,
+    /// How many drivers ask them.
+    keepers: AtomicUsize,
 }
 
 /// What the sentinels have said; pure.
@@ -72,11 +83,18 @@ impl Sentinels {
         let sentinels: Vec<_> =
             sentinels.into_iter().map(|settings| Arc::new(Connector::new(settings, Role::Sentinel))).collect();
         let heard = watch::Sender::new(Heard::of_none(sentinels.len()));
-        Self { service, sentinels, heard, wanted: Notify::new() }
+        Self { service, sentinels, heard, wanted: Notify::new(), keepers: AtomicUsize::new(0) }
     }
 
     /// Asks all of them for as long as it is polled.
     pub(super) async fn keep(&self) {
+        self.keepers.fetch_add(1, Ordering::SeqCst);
+        // The primary may be another by the time that somebody asks again, as after the end of a runtime.
+        let _forgets = OnDrop(|| {
+            if self.keepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+                self.heard.send_modify(|heard| heard.words.fill(None));
+            }
+        });
         let keep = self.sentinels.iter().enumerate().map(|(index, sentinel)| async move {
             // Messages of the sentinel go to the connector itself, not to an engine.
             let (nobody, _) = Calls::new("".into());
@@ -320,7 +338,12 @@ const LASTING: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use futures_util::FutureExt;
+
+    use super::{super::target::Target, *};
+    use crate::backend::{options::ConnectOptions, timeouts::Timeouts};
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn word(host: &str, configuration: u64) -> Option<Word> {
         Some(Word::Primary { address: Address::Tcp { host: host.to_owned(), port: 6379 }, configuration })
@@ -338,6 +361,24 @@ mod tests {
 
     fn host(heard: &Heard) -> Option<String> {
         heard.primary().map(ToString::to_string)
+    }
+
+    #[tokio::test]
+    async fn what_they_have_said_is_forgotten_when_the_last_driver_has_ended() {
+        let options = ConnectOptions::new("test", Timeouts::new(SECOND, SECOND).expect("in range"));
+        let target = Target::from_url("redis+sentinel://127.0.0.1:1,127.0.0.1:2/shop", &options).expect("a sound URL");
+        let Target::Service { service, sentinels, .. } = target else { panic!("a service of sentinels") };
+        let sentinels = Sentinels::new(service, sentinels);
+        let [mut first, mut second] = [Box::pin(sentinels.keep()), Box::pin(sentinels.keep())];
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        sentinels
+            .heard
+            .send_modify(|heard| assert!(heard.hear(0, word("a", 3).expect("a word"), Instant::now()).is_none()));
+        drop(first);
+        assert_eq!(host(&sentinels.heard.borrow()).as_deref(), Some("a:6379"));
+        drop(second);
+        let heard = sentinels.heard.borrow();
+        assert_eq!((host(&heard), heard.known), (None, 3));
     }
 
     #[test]
