@@ -1,6 +1,11 @@
 //! A cluster in good order: keys of many slots, several managers, all nodes at once.
 
-use lock_core::{ErrorKind, LockManager, backend::RedisBackend};
+use lock_core::{
+    ErrorKind, LockManager,
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Token},
+    clock::Moment,
+    key::LockKey,
+};
 use lock_tests::history::{Recorded, Run};
 
 use crate::topologies::*;
@@ -148,4 +153,47 @@ async fn what_a_node_refuses_stands_in_its_health() {
     let health = manager.health();
     let faults: Vec<_> = health.nodes().iter().filter_map(|node| Some(node.last_error()?.message())).collect();
     assert!(matches!(&faults[..], [fault] if fault.contains("out of memory")), "{faults:?}");
+}
+
+/// A former primary that has become a replica takes subscriptions, and the bus of the cluster carries what is published to it. Who hears of
+/// a grant only there would hold beside the next, to whom the key has gone.
+#[tokio::test]
+async fn a_grant_that_nobody_hears_at_the_primary_is_heard_at_no_replica() {
+    if !is_redis_7("channels of shards") {
+        return;
+    }
+    let cluster = Cluster::start().await;
+    let primary = cluster.primary_of(slot_of("k")).await;
+    let replica = cluster.replicas_of(primary).await[0];
+    let (primary, replica) = (cluster.node(primary), cluster.node(replica));
+    let backend = RedisBackend::from_url(&cluster.url(), "raw", SOON).expect("a sound URL");
+    let key = || LockKey::new("k").expect("a sound key");
+    let [holder, waits] = [1, 2].map(Token::from_random);
+    let work = async {
+        let place = Place::new("lock-core:calls:elsewhere".into(), LONG, ms(1_000), Moment::from_origin(SOON));
+        let call =
+            async |operation| backend.call(Batch::from([operation])).await.expect("it answers").outcomes.remove(0);
+        let held = call(Operation::Acquire(Acquire::new(key(), holder, LONG))).await;
+        assert!(matches!(held, Ok(Outcome::Held { .. })), "{held:?}");
+        let busy = call(Operation::Acquire(Acquire::new(key(), waits, LONG).or_wait(place))).await;
+        assert!(matches!(busy, Ok(Outcome::Busy { position: Some(1), .. })), "{busy:?}");
+        let queue = cluster.keys("*queue:k").await.remove(0);
+        let places = primary.call(&["HVALS", &queue]).await;
+        let mut texts = places.items().iter().filter_map(Reply::text);
+        let place = texts.find(|text| text.contains("calls:elsewhere")).expect("it has a place");
+        let channel = place.rsplit(' ').next().expect("a channel");
+        let mut listener = replica.connect().await.expect("the replica is up");
+        let subscribed = listener.call(&["SSUBSCRIBE", channel]).await.expect("it answers");
+        assert!(!matches!(subscribed, Reply::Error(_)), "{subscribed:?}");
+        let released = call(Operation::Release(Release::new(key(), holder))).await;
+        assert!(matches!(released, Ok(Outcome::Released)), "{released:?}");
+        assert_eq!(primary.call(&["EXISTS", "k"]).await.integer(), Some(0), "nobody has it");
+        primary.call(&["SPUBLISH", channel, "end"]).await;
+        let said = listener.read().await.expect("a message comes");
+        assert_eq!(said.items().last().and_then(Reply::text).as_deref(), Some("end"));
+    };
+    tokio::select! {
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),
+        () = work => {}
+    }
 }

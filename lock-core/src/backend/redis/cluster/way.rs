@@ -28,6 +28,8 @@ pub(in super::super) struct SlotWay {
     asks: Option<Arc<Connector>>,
     /// How often the batch was sent elsewhere.
     redirections: u32,
+    /// How often it has paused.
+    pauses: u32,
     /// The channel of the process, as the engine names it.
     channel: Option<Arc<str>>,
 }
@@ -49,7 +51,7 @@ impl SlotWay {
         let node = map.owner(slot).or_else(|| map.nodes().first()).cloned();
         // Before any is known, it stands for the node that is waited for.
         let node = node.unwrap_or_else(|| cluster.nodes.make(cluster.nodes.settings.address.clone()));
-        Self { cluster, slot, node, asks: None, redirections: 0, channel: None }
+        Self { cluster, slot, node, asks: None, redirections: 0, pauses: 0, channel: None }
     }
 
     pub(in super::super) fn tag(&self) -> Tag {
@@ -179,9 +181,10 @@ impl SlotWay {
     ///
     /// A command that is sent just before the limit would run out of time and be reported as a silent server, and
     /// the engine gives up on the call at the same moment. So the last answer of the cluster is returned a little earlier.
-    async fn pause(&self, limit: Instant, then: Redirection) -> Redirection {
+    async fn pause(&mut self, limit: Instant, then: Redirection) -> Redirection {
         let limit = limit - (self.node.limit() / 10).min(FOR_AN_ANSWER);
-        let until = Instant::now() + drawn(PAUSE);
+        self.pauses = (self.pauses + 1).min(LONGEST_PAUSE);
+        let until = Instant::now() + drawn(PAUSE * self.pauses);
         sleep_until(until.min(limit)).await;
         if until < limit { then } else { Redirection::TooLate }
     }
@@ -235,7 +238,9 @@ impl Cluster {
 
 /// How often a batch goes elsewhere before it pauses.
 const BEFORE_PAUSE: u32 = 4;
-/// The longest pause before a batch is sent again.
+/// The longest first pause before a batch is sent again.
 const PAUSE: Duration = Duration::from_millis(40);
+/// How many times as long it becomes.
+const LONGEST_PAUSE: u32 = 4;
 /// The longest time before its limit at which a batch is not sent again.
 const FOR_AN_ANSWER: Duration = Duration::from_millis(100);
