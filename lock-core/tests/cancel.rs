@@ -189,6 +189,13 @@ fn bad_input_40_outside_a_runtime_there_is_an_error_and_no_panic() {
     let polled = acquire.as_mut().poll(&mut Context::from_waker(noop_waker_ref()));
     let std::task::Poll::Ready(Err(error)) = polled else { panic!("answered at once") };
     assert_eq!((error.kind(), error.key()), (ErrorKind::NoRuntime, Some("k")));
+    // Nor for one that waits, which needs a timer, while the engine runs in a runtime elsewhere.
+    let elsewhere = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _held = elsewhere.block_on(async { manager.lock("k").await.unwrap() });
+    let mut waits = pin!(manager.lock("k").wait(secs(1)).acquire());
+    let polled = waits.as_mut().poll(&mut Context::from_waker(noop_waker_ref()));
+    let std::task::Poll::Ready(Err(error)) = polled else { panic!("answered at once") };
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NoRuntime, Some("k")));
 }
 
 #[test]

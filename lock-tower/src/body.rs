@@ -175,7 +175,8 @@ where
                 SizeHint::with_exact(frame.data_ref().map_or(0, |data| data.remaining() as u64))
             }
             Inner::Held { last: Last::None, .. } => SizeHint::with_exact(0),
-            Inner::Buffered { buffered: Buffered { rest: Some(_), .. } | Buffered { end: Some(Err(_)), .. } } => {
+            // HTTP/1 sends no trailers behind a length.
+            Inner::Buffered { buffered: Buffered { rest: Some(_), .. } | Buffered { end: Some(_), .. } } => {
                 SizeHint::default()
             }
             Inner::Buffered { buffered: Buffered { data, .. } } => {

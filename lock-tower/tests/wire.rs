@@ -342,4 +342,23 @@ async fn bad_input_76_trailers_of_both_versions_go_through_also_until_body_end()
         assert_eq!(body.to_bytes(), "four");
         assert!(!manager.is_locked("key").await.unwrap());
     }
+    #[cfg(feature = "idempotency")]
+    {
+        use lock_tower::{
+            idempotency::{IdempotencyLayer, MemoryAnswers},
+            key::{header as of_header, scoped},
+        };
+
+        let key = scoped("trailers", of_header::<String>("x-account"));
+        let layer = IdempotencyLayer::http(manager.clone(), key, MemoryAnswers::new());
+        let address = serve(Router::new().route("/", any(trailing)).route_layer(layer)).await;
+        // The answer, and its replay.
+        for is_replayed in [false, true] {
+            let request = b"POST / HTTP/1.1\r\nhost: shop\r\nx-account: a\r\nidempotency-key: k\r\nte: trailers\r\n\
+                            connection: close, te\r\n\r\n";
+            let answer = raw(address, request).await;
+            assert!(answer.ends_with("4\r\nfour\r\n0\r\nx-end: yes\r\n\r\n"), "{answer}");
+            assert_eq!(answer.contains("idempotent-replayed"), is_replayed, "{answer}");
+        }
+    }
 }

@@ -328,4 +328,4 @@ fn percent_encoded(text: &str) -> String {
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long an answer is awaited of a server that may be down.
-const MAY_BE_DOWN: Duration = Duration::from_millis(500);
+const MAY_BE_DOWN: Duration = Duration::from_secs(3);

@@ -13,7 +13,8 @@ use crate::error::BoxError;
 /// A store of answers, which all instances of a service share.
 ///
 /// An answer is bytes in the layer's own form: at most its [`limit`](super::IdempotencyLayer::limit), and the headers. The store keeps the
-/// answer that comes first: a later one for the same key must change nothing. Reads come from
+/// answer that comes first: a later one for the same key must change nothing. Keys are compared byte by byte (in MySQL and MariaDB a
+/// column of `VARBINARY`): two that differ in case are those of two clients, of which the second would be refused. Reads come from
 /// the primary, since a replica may not have an answer yet. A call that takes longer than the
 /// [`store_timeout`](super::IdempotencyLayer::store_timeout) is dropped, and counts as failed.
 ///

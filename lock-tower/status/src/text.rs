@@ -28,8 +28,8 @@ impl Display for Attribute<'_> {
         for c in self.0.chars() {
             match entity(c) {
                 Some(entity) => f.write_str(entity)?,
-                // A parser would change them.
-                None if c.is_control() => write!(f, "&#{};", u32::from(c))?,
+                // A parser would change them. (References to those from 128 to 159 it takes for characters of Windows-1252.)
+                None if c.is_ascii_control() => write!(f, "&#{};", u32::from(c))?,
                 None => f.write_char(c)?,
             }
         }

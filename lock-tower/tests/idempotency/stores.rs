@@ -163,6 +163,29 @@ async fn what_is_wrong_with_a_store_is_told_before_the_first_request() {
     assert_eq!(count("every request will be refused"), 1, "{:?}", log.lines());
 }
 
+/// A table whose column folds case, as MySQL's do unless they are told otherwise.
+#[derive(Clone, Debug)]
+struct FoldsCase(MemoryAnswers);
+
+impl Answers for FoldsCase {
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, lock_tower::BoxError> {
+        self.0.get(&key.to_lowercase()).await
+    }
+
+    async fn put_if_absent(&self, key: &str, answer: Bytes, keep: Duration) -> Result<Bytes, lock_tower::BoxError> {
+        self.0.put_if_absent(&key.to_lowercase(), answer, keep).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_takes_two_keys_for_one_gives_nobody_the_answer_of_another() {
+    let (manager, bank) = (LockManager::in_memory(), Bank::open());
+    let service = bank.routes().route_layer(layer(&manager, &FoldsCase(MemoryAnswers::new())));
+    ask(&service, request("bob", "1", "42")).await.is(201, "charge 1");
+    ask(&service, request("Bob", "1", "42")).await.is_refused(422, "idempotency_key_reused");
+    ask(&service, request("bob", "1", "42")).await.is(201, "charge 1");
+}
+
 /// A store that has no room.
 #[derive(Clone, Debug)]
 struct NotWritten;

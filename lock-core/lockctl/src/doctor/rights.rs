@@ -88,7 +88,7 @@ pub(super) async fn missing(
                 other => other,
             })
             .collect();
-        let only_nodes = need == Need::Nodes || words.contains(&&*shard) || right == "+pubsub|numsub";
+        let only_nodes = need == Need::Nodes || words.contains(&&*shard) || right.starts_with("+pubsub|");
         if only_nodes && !is_node {
             continue;
         }
@@ -208,6 +208,7 @@ const RIGHTS: [(Need, &str, &str); 46] = [
     (Need::Messages, "+publish", "PUBLISH CHANNEL doctor"),
     (Need::Messages, "+spublish", "SPUBLISH SHARD doctor"),
     (Need::Messages, "+pubsub|numsub", "PUBSUB NUMSUB CHANNEL"),
+    (Need::Messages, "+pubsub|shardnumsub", "PUBSUB SHARDNUMSUB SHARD"),
     (Need::Nodes, "+cluster|slots", "CLUSTER SLOTS"),
     (Need::Nodes, "+cluster|info", "CLUSTER INFO"),
     (Need::Nodes, "+asking", "ASKING"),

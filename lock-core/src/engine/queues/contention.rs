@@ -129,7 +129,7 @@ impl Queues {
     }
 
     /// The tenure of a key, if it has this token.
-    fn tenure_of(&self, key: &LockKey, token: Token) -> Option<TenureId> {
+    pub(super) fn tenure_of(&self, key: &LockKey, token: Token) -> Option<TenureId> {
         self.tenures_of(key).find(|tenure| self.tenures.token(*tenure) == Some(token))
     }
 

@@ -337,6 +337,14 @@ impl Queues {
             let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
             // An error that says that nothing was done, and never will be, leaves no token behind.
             let is_refused = outcome.as_ref().is_err_and(|error| !error.may_have_happened());
+            if let Purpose::Ask(key, token, _) = &purpose
+                && out_of_order
+                && matches!(outcome, Ok(Outcome::Busy { .. }))
+                && self.tenure_of(key, *token).is_some()
+            {
+                // It proves nothing against the lease: while a slot moves, it stands for a request that was not executed.
+                continue;
+            }
             let late = match &purpose {
                 Purpose::Ask(key, token, until) if out_of_order && !is_refused => {
                     // No release of this epoch need come after one that was not answered.

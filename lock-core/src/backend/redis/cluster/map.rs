@@ -125,13 +125,14 @@ impl Map {
         self.owners.iter().filter(|owner| **owner == NOBODY).count()
     }
 
-    /// Whether each slot has the same node as in another map.
+    /// Whether each slot has the same node as in another map, and as many nodes without a slot are kept.
     pub(super) fn is_as(&self, other: &Self) -> bool {
         let is_same = |slot| {
             let [own, others] = [self, other].map(|map| map.owner(slot).map(|node| &node.settings.address));
             own == others
         };
-        self.nodes.len() == other.nodes.len() && (0..SLOTS).all(is_same)
+        let counts = |map: &Self| (map.nodes.len(), map.guests.len());
+        counts(self) == counts(other) && (0..SLOTS).all(is_same)
     }
 
     /// The number of the node at an address, which is added if it is new.

@@ -100,6 +100,33 @@ fn a_lease_whose_own_later_request_finds_another_holder_is_lost() {
 }
 
 #[test]
+fn a_check_that_comes_after_its_lease_was_handed_over_leaves_nothing() {
+    let held = |fence, was_free| Outcome::Held { fence, block: 1, was_free };
+    for (outcome, sent, is_stray) in [
+        // Who has taken the lease up has the key, or has released it.
+        (BUSY, 700, true),
+        (held(9, true), 700, true),
+        // It was executed before.
+        (BUSY, 0, false),
+        (held(5, true), 700, false),
+        (held(9, false), 700, false),
+    ] {
+        let mut process = Process::new();
+        let ((hold, _), token, check) = held_with_a_check_in_flight(&mut process);
+        assert!(process.queues.hand_over(hold, check.now).is_some());
+        process.queues.acquired(&key(), token, Ok(outcome.clone()), RoundTrip { sent: at(sent), ..check });
+        assert_eq!(process.cleaned_up().len(), usize::from(is_stray), "{outcome:?}");
+    }
+    let mut process = Process::new();
+    let ((hold, _), token, check) = held_with_a_check_in_flight(&mut process);
+    assert!(process.queues.hand_over(hold, check.now).is_some());
+    for (fence, is_stray) in [(5, false), (6, true)] {
+        process.granted_with(fence, key(), token, at(700));
+        assert_eq!(process.cleaned_up().len(), usize::from(is_stray), "a grant with {fence}");
+    }
+}
+
+#[test]
 fn a_lease_whose_key_is_granted_once_more_is_lost_unless_the_push_is_an_old_one() {
     let mut process = Process::new();
     let ((_, hold), token, _) = held_with_a_check_in_flight(&mut process);
