@@ -133,7 +133,12 @@ pub(crate) fn begin_warning(message: &str) -> Warning {
 impl Warning {
     /// Waits until it is written, or nobody seems to read it.
     pub(crate) fn wait(self) {
-        let _ = self.0.recv_timeout(A_SECOND);
+        self.wait_for(A_SECOND);
+    }
+
+    /// The same, for a time of one's own.
+    pub(crate) fn wait_for(self, within: Duration) {
+        let _ = self.0.recv_timeout(within);
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     io::{self, Write},
     process::Stdio,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use humantime::format_duration;
@@ -133,12 +133,13 @@ pub(crate) fn watch(kill_after: Duration) -> Result<i32, Failure> {
         }
         Over::Killed => ("lockctl was killed; stopping the command, and leaving the key to expire", kill_after),
     };
-    let _ = begin_warning(why);
+    let (warning, begun) = (begin_warning(why), Instant::now());
     for signal in [Signal::TERM, Signal::CONT] {
         // It cannot fail: this process is one of the group.
         let _ = kill_process_group(getpgrp(), signal);
     }
-    thread::sleep(patience);
+    warning.wait_for(patience.max(TO_WARN));
+    thread::sleep(patience.saturating_sub(begun.elapsed()));
     // This process is one of the group.
     kill_process_group(getpgrp(), Signal::KILL).map_err(|error| failed(error.into()))?;
     Ok(OS_ERROR)
@@ -246,3 +247,6 @@ const LATE: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 const A_SECOND: Duration = Duration::from_secs(1);
+
+/// How long it may take to write what the watcher does, before it kills itself with the command.
+const TO_WARN: Duration = Duration::from_millis(500);

@@ -41,7 +41,6 @@ use std::{
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
-pub(crate) use self::operation::LONGEST_RESERVED;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Provider;
 #[cfg(feature = "redis")]

@@ -80,9 +80,6 @@ pub struct Acquire {
 /// the caller's clock is wrong.
 pub const AIMS_WITHIN: Duration = Duration::from_millis(10);
 
-/// The longest time for which a key is kept for a waiter that has to come. (Who holds as soon as he is told renews at once.)
-pub(crate) const LONGEST_RESERVED: Duration = Duration::from_secs(1);
-
 /// A place in the queue of a key: how its process is notified of a grant, and for how long the grant keeps the key.
 ///
 /// A place is *live* until `life` has passed since the last acquire that asked for it. When the key is free, it is granted

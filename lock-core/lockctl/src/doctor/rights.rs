@@ -164,7 +164,7 @@ const ALL_KEYS: &str = "~*";
 
 /// What is tried, in this order: the probe is there between SET and DEL. KEY is the probe, OWN a key of the library's own, CHANNEL and
 /// SHARD are channels on which nobody listens.
-const RIGHTS: [(Need, &str, &str); 46] = [
+const RIGHTS: [(Need, &str, &str); 47] = [
     // It does not compile, so it is not cached.
     (Need::Locks, "+eval", "EVAL ) 1 KEY"),
     (Need::Locks, "+evalsha", "EVALSHA ffffffffffffffffffffffffffffffffffffffff 1 KEY"),

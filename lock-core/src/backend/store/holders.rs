@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::micros;
 use crate::{
-    backend::{BusyReason, LONGEST_RESERVED, Outcome, Token},
+    backend::{BusyReason, Outcome, Token},
     mode::Mode,
 };
 
@@ -118,15 +117,16 @@ impl Holders {
         self.live(least).map(|share| u64::from(share.token.mode().permits())).sum()
     }
 
-    /// The answer to a request in a mode that waits, where the key was `granted` last to a token that has not come yet.
+    /// The answer to a request in a mode that waits, where the key was `granted` last to a token until a time.
     pub(super) fn busy(
         &self,
         (now, least): (u64, u64),
         mode: Mode,
-        granted: Option<Token>,
+        granted: Option<(Token, u64)>,
         position: Option<u32>,
     ) -> Outcome {
-        let is_granted = self.live(least).any(|share| Some(share.token) == granted && may_be_kept(now, share.ends));
+        let is_kept = |share: &Share| granted.is_some_and(|(token, until)| share.token == token && share.ends <= until);
+        let is_granted = self.live(least).any(is_kept);
         let by = match (self.mode(), mode) {
             (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
                 BusyReason::OtherTotal { total }
@@ -142,9 +142,4 @@ impl Holders {
         let ends = if is_soonest { first } else { last };
         Outcome::Busy { remaining: Some(Duration::from_micros(ends - now)), by, position }
     }
-}
-
-/// Whether a lease that ends then may have been granted to a waiter that has not come; in whole milliseconds, as in Redis.
-pub(super) fn may_be_kept(now: u64, ends: u64) -> bool {
-    ends / 1_000 <= now / 1_000 + micros(LONGEST_RESERVED) / 1_000
 }

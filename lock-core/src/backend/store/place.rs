@@ -12,8 +12,8 @@ pub struct Queue {
     /// The bounds of the tickets.
     pub(super) first: u64,
     pub(super) next: u64,
-    /// The token that the key was granted to last, until it has come.
-    pub(super) granted: Option<Token>,
+    /// The token that the key was granted to last, until it has come, and until when that keeps the key.
+    pub granted: Option<(Token, u64)>,
     /// When all of it is forgotten.
     pub expires: u64,
 }

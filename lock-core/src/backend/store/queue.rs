@@ -2,7 +2,6 @@
 
 use super::{
     Call, Holders, Share, Store,
-    holders::may_be_kept,
     place::{Granted, Queue, Waiting},
 };
 use crate::{
@@ -53,7 +52,7 @@ impl Store {
     pub(super) fn remove_place(&mut self, key: &LockKey, token: Token) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
         queue.places.retain(|waiting| waiting.token != token);
-        let was_granted = queue.granted == Some(token);
+        let was_granted = queue.granted.is_some_and(|(granted, _)| granted == token);
         self.drop_if_empty(key);
         was_granted
     }
@@ -68,8 +67,9 @@ impl Store {
     /// The token that a key is kept for: it was granted it, exclusively, and has not come yet.
     #[must_use]
     pub fn reserved_for(&self, key: &LockKey, now: u64) -> Option<Token> {
-        let granted = self.queues.get(key)?.granted.filter(|_| self.waits(now) && self.is_exclusive(key))?;
-        self.end_of(key, granted, now).filter(|ends| may_be_kept(now, *ends)).map(|_| granted)
+        let (granted, until) = self.queues.get(key)?.granted.filter(|_| self.waits(now) && self.is_exclusive(key))?;
+        // What lasts longer was confirmed.
+        self.end_of(key, granted, now).filter(|ends| *ends <= until).map(|_| granted)
     }
 
     /// Forgets to which token the key was granted last.
@@ -125,9 +125,10 @@ impl Store {
                 return Granted { is_given, is_late: true };
             }
             let Waiting { ticket, place: Place { channel, lasts, sent, .. }, block, .. } = waiting;
-            let fences = self.join(key, Share { token, ends: self.end(now, lasts) }, block, call);
+            let ends = self.end(now, lasts);
+            let fences = self.join(key, Share { token, ends }, block, call);
             is_set = mode.is_exclusive();
-            (queue.first, queue.granted) = (ticket + 1, Some(token));
+            (queue.first, queue.granted) = (ticket + 1, Some((token, ends)));
             if channel.is_empty() || (call.hears)(&channel) {
                 is_given = true;
                 call.grants.push((channel, Grant::new(key.clone(), token, sent, lasts, fences)));

@@ -9,7 +9,8 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_ROUND_TRIP, Queues, TOTALS,
+    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
+    TOTALS,
     candidate::{Candidate, LONGEST_CHECK, Refusal},
     holding::HandedOver,
     in_flight::{Item, RoundTrip},
@@ -17,7 +18,7 @@ use super::{
 };
 use crate::{
     backend::{
-        self, BackendError, BusyReason, Grant, LONGEST_RESERVED, Outcome, Place, Replied, Token,
+        self, BackendError, BusyReason, Grant, Outcome, Place, Replied, Token,
         cleanup::{Doubt, PendingRelease},
     },
     clock::Moment,

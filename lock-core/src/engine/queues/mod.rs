@@ -308,6 +308,8 @@ const LEAST_RESERVED: Duration = Duration::from_millis(100);
 const LEAST_UNHEARD: Duration = Duration::from_millis(250);
 /// The least time that a place lasts without another request: three checks.
 const LEAST_LIFE: Duration = Duration::from_millis(1_500);
+/// The longest time that a key is kept for a waiter that it was granted to.
+const LONGEST_RESERVED: Duration = Duration::from_secs(1);
 /// The longest round trip that counts, in nanoseconds: a process that stood still for a minute would otherwise have keys
 /// kept for it for as long.
 const LONGEST_ROUND_TRIP: u64 = 1_000_000_000;

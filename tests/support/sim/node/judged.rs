@@ -212,7 +212,12 @@ impl Node {
                 let ends = found.places.iter().find(|(other, _)| *other == token).map_or(0, |(_, ends)| *ends);
                 lasts = lasts.max(ends.saturating_sub(now));
                 let shares = self.store.keys.get_mut(key).into_iter().flat_map(|holders| &mut holders.shares);
-                shares.filter(|share| share.token == token).for_each(|share| share.ends = (now + lasts) * 1_000);
+                let until = (now + lasts) * 1_000;
+                shares.filter(|share| share.token == token).for_each(|share| share.ends = until);
+                let granted = self.store.queues.get_mut(key).and_then(|queue| queue.granted.as_mut());
+                if let Some(granted) = granted.filter(|(granted, _)| *granted == token) {
+                    granted.1 = until;
+                }
                 run.mute = true;
             }
             self.note(key, token, Note { reserved: true, ..Note::default() });

@@ -71,7 +71,6 @@ local SPARE = 16 -- how many tickets without a place a queue may have beside as 
 local MODE_AT = #MARK + 33 -- where in a token its mode begins, if it is not exclusive
 local WEIGHED = MARK .. 'weighed'
 local NO_LOCK = 'WRONGTYPE the key holds no lock'
-local LONGEST = 1000 -- for how many ms a key is kept for one who has to come; a lease that begins by a message is renewed at once
 local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local MOST_AHEAD = 60000 -- how far ahead W may be, in ms: many times as far as a place of ours ends
 local call, pcall = redis.call, redis.pcall
@@ -464,10 +463,11 @@ local function hold(key, token, ttl, block, held)
   return first, size
 end
 
--- What a queue says: the bounds of its tickets, the ticket of a token, and the token that the key was granted to last.
+-- What a queue says: the bounds of its tickets, the ticket of a token, the token that the key was granted to last, and the end of that.
 local function look(queue, token)
   local found = pcall('HMGET', queue, 'first', 'next', token, 'granted')
-  return tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), found[4]
+  local granted, ends = string.match(found[4] or '', '^(%S+) (%d+)$')
+  return tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), granted, tonumber(ends)
 end
 
 -- Numbers the places of a queue again, from its first ticket on. Returns the ticket of a token, which may be the next one, and that.
@@ -489,7 +489,7 @@ local function renumber(queue, first, following, token)
 end
 
 -- Gives a token a place at the end of the queue, or refreshes the one that it has. Returns its position, or 0 if it has
--- none; then the token that the key was granted to last.
+-- none; then the token that the key was granted to last, and the end of that.
 local function keep_place(queue, token, lasts, block)
   local life, sent, channel = string.match(ARGV[3], '^(%d+) (%d+) (.*)$')
   local ends = now + tonumber(life)
@@ -501,7 +501,7 @@ local function keep_place(queue, token, lasts, block)
     if attempt('SET', KEYS[2], until_then, 'PX', until_then - now) then return 0 end
     waiting = until_then
   end
-  local first, following, ticket, granted = look(queue, token)
+  local first, following, ticket, granted, granted_until = look(queue, token)
   local place = table.concat({ token, ends, life, lasts, sent, block, channel }, ' ')
   ticket = ticket or following or 1
   first = first or ticket
@@ -514,9 +514,9 @@ local function keep_place(queue, token, lasts, block)
   end
   following = math.max(following or 0, ticket + 1)
   local reply = pcall('HSET', queue, 'first', first, 'next', following, token, ticket, '#' .. ticket, place)
-  if type(reply) == 'table' then return 0, granted end
+  if type(reply) == 'table' then return 0, granted, granted_until end
   pcall('PEXPIREAT', queue, waiting + 1000)
-  return ticket - first + 1, granted
+  return ticket - first + 1, granted, granted_until
 end
 
 -- Deletes a queue in which nothing is left.
@@ -540,9 +540,9 @@ local function leave(queue, token)
   return first, following, failed, granted == token
 end
 
--- Says on the channel of a place that the key was granted to it. Returns whether its owner may come.
+-- Says on the channel of a place that the key was granted to it. Returns whether its owner may come, and for how long the key is kept.
 local function tell(channel, key, ends, token, sent, lasts, number, size)
-  if channel == '' then return true end -- it comes by itself
+  if channel == '' then return true, lasts end -- it comes by itself
   local message = table.concat({ token, key, sent, lasts, string.format('%.0f', number), size }, ' ')
   -- Not on replicas, who would tell it even where it is not heard here and the next place is granted: after a switchover,
   -- waiters may still listen at the former primary.
@@ -557,12 +557,12 @@ local function tell(channel, key, ends, token, sent, lasts, number, size)
   end
   heard = heard or pcall(publish, channel, message)
   if redis.set_repl then redis.set_repl(redis.REPL_ALL) end
-  if type(heard) ~= 'table' then return heard > 0 end
+  if type(heard) ~= 'table' then return heard > 0, lasts end
   -- Its next check finds the grant.
   refused = 1
-  lasts = math.max(lasts, math.min(ends - now, LONGEST))
+  lasts = math.max(lasts, ends - now)
   if #token < MODE_AT then pcall('PEXPIRE', key, lasts) else push_share_out(key, token, lasts, 0) end
-  return true
+  return true, lasts
 end
 
 -- Gives a key to the live places from a ticket on and before another, in their order, for as long as they fit. The key is free,
@@ -598,8 +598,8 @@ local function grant(queue, key, over, first, following, before)
       if failed then break end
       over, is_set = not is_share and token, not is_share
       pcall('HDEL', queue, token, '#' .. ticket)
-      pcall('HSET', queue, 'first', ticket + 1, 'granted', token)
-      local is_told = tell(channel, key, ends, token, sent, lasts, number, size)
+      local is_told, kept = tell(channel, key, ends, token, sent, lasts, number, size)
+      pcall('HSET', queue, 'first', ticket + 1, 'granted', token .. ' ' .. string.format('%.0f', now + kept))
       is_given = is_given or is_told
       if is_told and not is_share then return true, false end
       if is_share and not is_told then end_share(key, token) end
@@ -613,12 +613,13 @@ local function grant(queue, key, over, first, following, before)
   return is_given, false
 end
 
--- The kind of the holders that an acquire has found: a token with so much left, or the group at the key.
-local function kind_of(held, left, granted, key)
+-- The kind of the holders that an acquire has found: a token with so much left, or the group at the key. What lasts longer than the last
+-- grant was confirmed.
+local function kind_of(held, left, granted, granted_until, key)
   if held and string.sub(held, 1, #MARK) ~= MARK then return FOREIGN end
   if not granted or held and held ~= granted then return OURS end
-  if not held then left = (end_of_share(key, granted) or math.huge) - now end
-  return left <= LONGEST and RESERVED or OURS
+  local ends = held and now + left or not held and end_of_share(key, granted)
+  return ends and ends <= granted_until and RESERVED or OURS
 end
 
 local replies, r = {}, 0
@@ -683,7 +684,7 @@ for i = 1, items do
     end
     -- By the token, or by the one to take it from.
     local is_held = held == token or held == from or share or other
-    local ticket, granted, is_late
+    local ticket, granted, granted_until, is_late
     if waiting > 0 and not (held or share or from) then
       local first, following
       first, following, ticket, granted = look(queue, token)
@@ -734,16 +735,16 @@ for i = 1, items do
         left = tonumber(soonest[2]) - now
       end
       if operation == 'acquire' then
-        position, granted = keep_place(queue, token, ARGV[a + 4], ARGV[a + 3])
+        position, granted, granted_until = keep_place(queue, token, ARGV[a + 4], ARGV[a + 3])
       elseif waiting > 0 then
-        granted = select(4, look(queue, token))
+        granted, granted_until = select(4, look(queue, token))
       end
       local kind
       if group and group.of == 'permits' and mode_of(token) == 'permits' then
         kind = FULL
       else
         -- Where there is room, it is for those who wait first.
-        kind = is_share and group and fits and RESERVED or kind_of(held, left, granted, key)
+        kind = is_share and group and fits and RESERVED or kind_of(held, left, granted, granted_until, key)
       end
       reply(has_other_total and OTHER or BUSY, left, has_other_total and tonumber(group.number) or kind, position)
     end
