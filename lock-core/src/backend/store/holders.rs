@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::place::APART;
 use crate::{
     backend::{BusyReason, Outcome, Token},
     mode::Mode,
@@ -125,7 +126,8 @@ impl Holders {
         granted: Option<(Token, u64)>,
         position: Option<u32>,
     ) -> Outcome {
-        let is_kept = |share: &Share| granted.is_some_and(|(token, until)| share.token == token && share.ends <= until);
+        let is_kept =
+            |share: &Share| granted.is_some_and(|(token, until)| share.token == token && share.ends <= until + APART);
         let is_granted = self.live(least).any(is_kept);
         let by = match (self.mode(), mode) {
             (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {

@@ -68,5 +68,8 @@ pub(in crate::backend) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// By how much an expiry may differ from what was written beside it: in Redis, of which the clock of keys stands still within a call.
+pub(super) const APART: u64 = 50_000;
+
 /// How many tickets without a place a queue may have beside as many as Redis has fields of it.
 const SPARE: u64 = 16;

@@ -2,7 +2,7 @@
 
 use super::{
     Call, Holders, Share, Store,
-    place::{Granted, Queue, Waiting},
+    place::{APART, Granted, Queue, Waiting},
 };
 use crate::{
     backend::{Acquire, Grant, Place, Token},
@@ -69,7 +69,7 @@ impl Store {
     pub fn reserved_for(&self, key: &LockKey, now: u64) -> Option<Token> {
         let (granted, until) = self.queues.get(key)?.granted.filter(|_| self.waits(now) && self.is_exclusive(key))?;
         // What lasts longer was confirmed.
-        self.end_of(key, granted, now).filter(|ends| *ends <= until).map(|_| granted)
+        self.end_of(key, granted, now).filter(|ends| *ends <= until + APART).map(|_| granted)
     }
 
     /// Forgets to which token the key was granted last.

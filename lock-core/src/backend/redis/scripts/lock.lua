@@ -614,12 +614,12 @@ local function grant(queue, key, over, first, following, before)
 end
 
 -- The kind of the holders that an acquire has found: a token with so much left, or the group at the key. What lasts longer than the last
--- grant was confirmed.
+-- grant was confirmed. (The clock by which keys expire stands still within a call, and TIME does not.)
 local function kind_of(held, left, granted, granted_until, key)
   if held and string.sub(held, 1, #MARK) ~= MARK then return FOREIGN end
   if not granted or held and held ~= granted then return OURS end
   local ends = held and now + left or not held and end_of_share(key, granted)
-  return ends and ends <= granted_until and RESERVED or OURS
+  return ends and ends <= granted_until + 50 and RESERVED or OURS
 end
 
 local replies, r = {}, 0
