@@ -114,7 +114,7 @@ fn a_check_that_comes_after_its_lease_was_handed_over_leaves_nothing() {
         let mut process = Process::new();
         let ((hold, _), token, check) = held_with_a_check_in_flight(&mut process);
         assert!(process.queues.hand_over(hold, check.now).is_some());
-        process.queues.acquired(&key(), token, Ok(outcome.clone()), RoundTrip { sent: at(sent), ..check });
+        process.queues.acquired(&key(), token, Ok(outcome), RoundTrip { sent: at(sent), ..check });
         assert_eq!(process.cleaned_up().len(), usize::from(is_stray), "{outcome:?}");
     }
     let mut process = Process::new();
