@@ -9,10 +9,9 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
-    TOTALS,
+    HandedOver, LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED,
+    LONGEST_ROUND_TRIP, Queues, TOTALS,
     candidate::{Candidate, LONGEST_CHECK, Refusal},
-    holding::HandedOver,
     in_flight::{Item, RoundTrip},
     line::{Standing, WaiterId},
 };
@@ -99,7 +98,7 @@ impl Queues {
     /// Takes the answer to a request of a candidate that is over.
     fn answered_late(&mut self, key: &LockKey, token: Token, result: Replied<Outcome>, sent: Moment, now: Moment) {
         let Some(tenure) = self.tenure_of(key, token) else {
-            // A check that comes after somebody has taken the lease up leaves a place, or the key, to a token that nobody has any more.
+            // A check that comes after somebody has taken the lease up leaves a place, or the key, to a token that is nobody's.
             let is_stray = |known: &HandedOver| match result {
                 Ok(Outcome::Busy { .. }) => trust::is_later(sent, known.proven),
                 Ok(Outcome::Held { fence, was_free, .. }) => was_free && fence > known.fence,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, mem, time::Duration};
 
-use super::{Departure, Queues, in_flight::Item};
+use super::{Departure, HandedOver, Queues, in_flight::Item};
 use crate::{
     backend::{Token, cleanup::PendingRelease},
     clock::Moment,
@@ -132,15 +132,4 @@ fn remember<T>(tokens: &mut HashMap<Token, T>, token: Token, known: T, until: im
         tokens.reserve(tokens.len());
     }
     tokens.insert(token, known);
-}
-
-/// A lease that was handed over.
-#[derive(Debug)]
-pub(crate) struct HandedOver {
-    /// Until when it may last.
-    pub(super) until: Moment,
-    /// When the newest request was sent that had found it.
-    pub(super) proven: Moment,
-    /// The fencing token that it began with.
-    pub(super) fence: u64,
 }

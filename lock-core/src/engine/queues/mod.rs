@@ -39,7 +39,6 @@ use rand::{RngExt, rngs::StdRng};
 use slab::Slab;
 
 use self::{
-    holding::HandedOver,
     in_flight::{Counted, Item, List, SentCall},
     line::{Lines, Standing, WaiterId},
     recent::RecentlyBusy,
@@ -308,6 +307,17 @@ const LEAST_RESERVED: Duration = Duration::from_millis(100);
 const LEAST_UNHEARD: Duration = Duration::from_millis(250);
 /// The least time that a place lasts without another request: three checks.
 const LEAST_LIFE: Duration = Duration::from_millis(1_500);
+/// A lease that was handed over.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    /// Until when it may last.
+    until: Moment,
+    /// When the newest request was sent that had found it.
+    proven: Moment,
+    /// The fencing token that it began with.
+    fence: u64,
+}
+
 /// The longest time that a key is kept for a waiter that it was granted to.
 const LONGEST_RESERVED: Duration = Duration::from_secs(1);
 /// The longest round trip that counts, in nanoseconds: a process that stood still for a minute would otherwise have keys
