@@ -175,9 +175,11 @@ fn requests_go_on_in_another_runtime_when_the_one_that_polled_them_has_ended() {
     let guard = outer.block_on(async { manager.lock("k").await.unwrap() });
     let mut waits = manager.lock("k").wait(secs(60)).acquire();
     assert!(first.block_on(async { (&mut waits).now_or_never() }).is_none());
+    let calls = backend.calls();
     backend.next([Fate::Hold]);
     let mut release = Box::pin(guard.release());
     assert!(first.block_on(async { (&mut release).now_or_never() }).is_none());
+    until_called(&backend, calls + 1);
     // The timers of a runtime that has ended panic.
     drop(first);
     backend.let_go();
