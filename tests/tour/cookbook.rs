@@ -120,10 +120,16 @@ mod schedule {
     async fn nightly(manager: &LockManager, scheduled: &str) -> Result {
         let run = key::join(["jobs", "nightly", scheduled]);
         let run = manager.lock(run).ttl(Duration::from_secs(60)).at_least(Duration::from_secs(7 * 24 * 3600));
-        match run.try_run(async |_| report(scheduled).await).await? {
-            Some(done) => done,
-            None => Ok(()),
+        let Some(guard) = run.try_acquire().await? else { return Ok(()) };
+        let done = tokio::select! {
+            end = guard.ended() => Err(format!("the lease has ended: {end}").into()),
+            done = report(scheduled) => done,
+        };
+        match done {
+            Ok(()) => guard.release().await?,         // the key stays for `at_least`
+            Err(_) => guard.release_at_once().await?, // it may be done again at once
         }
+        done
     }
 
     /// The name of the run that is due, the same on all machines: the job comes once in each period, `due` after the period begins in UTC.
@@ -160,6 +166,9 @@ mod schedule {
             RUNS.lock().expect("no panic").insert("late begun".to_owned());
             std::future::pending::<()>().await;
         }
+        if scheduled == "fails" && RUNS.lock().expect("no panic").insert("failed".to_owned()) {
+            return Err("the database was away".into());
+        }
         RUNS.lock().expect("no panic").insert(scheduled.to_owned());
         Ok(())
     }
@@ -179,6 +188,14 @@ mod schedule {
         first.await??;
         second.await??;
         assert!(is_entered("late").await?);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_has_failed_is_done_by_the_next_look() -> Result {
+        let manager = LockManager::in_memory();
+        done_tonight(&manager, "fails").await?;
+        assert!(is_entered("fails").await? && manager.is_locked("jobs:nightly:fails").await?);
         Ok(())
     }
 

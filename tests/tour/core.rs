@@ -59,7 +59,7 @@ async fn acquire() -> Result {
 
     let patient = manager.lock("goods:1").wait(Duration::from_secs(60)).await?;
     patient.release().await?;
-    let very_patient = manager.lock("goods:1").wait_forever().await?; // for its turn, not for Redis: while that is down, requests fail
+    let very_patient = manager.lock("goods:1").wait_forever().await?; // for its turn, also while Redis is down, once the key was busy
     very_patient.release().await?;
     assert!(!manager.is_locked("goods:1").await?);
     Ok(())

@@ -264,7 +264,7 @@ Exit codes:
   75   another holder has the key (run)
   77   Redis refused the user, the password or the access to the key
   78   the URL, the key, an option or the server is not fit for a lock (doctor: a check is red)
-  79   the lease was lost, and the command was stopped (run)
+  79   the lease was lost, and the command was stopped or not started (run)
   126  the command could not be started (run)
   127  the command was not found (run)
 Every other code of `run` is that of the command, 128 + N if signal N ended it."
@@ -277,7 +277,7 @@ Times are written as 500ms, 3s, 10m, 1h or 7d.
 
 Exit codes of its own; `lockctl --help` has all:
   75   the key is busy; --busy-code changes it, --skip-if-busy makes it 0
-  79   the lease was lost, and the command was stopped
+  79   the lease was lost, and the command was stopped or not started
   126  the command could not be started
   127  the command was not found
 A code that is in neither list is that of the command, 128 + N if signal N ended it.

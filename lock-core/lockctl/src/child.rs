@@ -59,7 +59,7 @@ impl Running {
             if let Some(watcher) = watcher {
                 watcher.dismiss().await;
             }
-            return Err(Failure::new(LOST, "could not start the command: the lease has ended meanwhile; try again"));
+            return Err(Failure::new(LOST, "could not start the command: too little is left of the lease; try again"));
         }
         match command.spawn() {
             Ok(child) => Ok(Self {

@@ -117,17 +117,39 @@ pub(crate) fn warn(message: &str) {
 #[must_use]
 pub(crate) struct Warning(Receiver<()>);
 
-/// Begins to write such a line. A pipe that is full, because nobody reads it, keeps a thread of its own, and not a command from being
-/// stopped.
+/// Begins to write such a line. Where nobody reads, as from a pipe that is full, a thread of its own waits for that, and not a command that
+/// has to be stopped.
 pub(crate) fn begin_warning(message: &str) -> Warning {
     let line = format!("lockctl: {message}\n");
     let (written, waits) = mpsc::channel();
     // Where the standard error cannot be written, nobody can be told.
-    let _ = thread::Builder::new().spawn(move || {
+    let is_short = line.len() < PIPE_BUF;
+    let write = move || {
         let _ = io::stderr().write_all(line.as_bytes());
         let _ = written.send(());
-    });
+    };
+    if is_short && takes_a_line() {
+        write();
+    } else {
+        let _ = thread::Builder::new().spawn(write);
+    }
     Warning(waits)
+}
+
+/// Whether the standard error takes a line at once.
+#[cfg(unix)]
+fn takes_a_line() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    let stderr = io::stderr();
+    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+    // What cannot be asked is written to as ever.
+    poll(&mut fds, Some(&Timespec::default())).is_err() || !fds[0].revents().is_empty()
+}
+
+#[cfg(not(unix))]
+fn takes_a_line() -> bool {
+    false
 }
 
 impl Warning {
@@ -141,6 +163,9 @@ impl Warning {
         let _ = self.0.recv_timeout(within);
     }
 }
+
+/// How much a pipe takes at least that takes anything.
+const PIPE_BUF: usize = 4_096;
 
 /// How long a line may take to be written.
 const A_SECOND: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::{
 };
 
 use lock_core::{Error, LockGuard, LockManager};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     args::{Run, Server},
@@ -74,6 +74,7 @@ fn busy(args: &Run, error: Error) -> Result<i32, Failure> {
 
 /// Runs the command, and releases the lease after it.
 async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
+    let kept_until = Instant::now() + args.at_least;
     let lengthened = unless_signalled(signals, lengthen(&mut guard, args)).await;
     let done = match lengthened {
         Ok(Ok(())) => perform(&guard, args, signals).await,
@@ -87,27 +88,29 @@ async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: 
         if let Err(error) = release.await {
             // The command has ended all the same.
             warn(&error.to_string());
-            if is_done && !args.at_least.is_zero() {
-                let _ = unless_signalled(signals, until_answered(manager, args, ends)).await;
+            if is_done && Instant::now() < kept_until {
+                let _ = unless_signalled(signals, until_kept(manager, args, kept_until, ends)).await;
             }
         }
     }
     done
 }
 
-/// Waits until the server answers, or the lease has ended. As long as the manager lives, the release is repeated: it is what keeps the key
-/// for `--at-least`, without which another machine does the work again.
-async fn until_answered(manager: &LockManager, args: &Run, ends: Instant) {
-    while manager.is_locked(&args.key).await.is_err() {
-        if Instant::now() >= ends {
-            warn(&format!(
-                "{} could not be kept for --at-least; another machine may run the command again",
-                quoted(&args.key)
-            ));
-            return;
+/// Waits until the key is kept for `--at-least`, or the lease has ended. As long as the manager lives, the release is repeated, without which
+/// another machine does the work again.
+async fn until_kept(manager: &LockManager, args: &Run, kept_until: Instant, ends: Instant) {
+    while Instant::now() < ends {
+        let left = ends.saturating_duration_since(Instant::now());
+        if let Ok(Ok(info)) = timeout(left, manager.inspect(&args.key)).await {
+            let is_kept = |left: Duration| left + A_SECOND >= kept_until.saturating_duration_since(Instant::now());
+            if !info.is_locked() || info.remaining().is_some_and(is_kept) {
+                return;
+            }
         }
         sleep(AGAIN).await;
     }
+    let key = quoted(&args.key);
+    warn(&format!("{key} could not be kept for --at-least; another machine may run the command again"));
 }
 
 /// Sees to it that enough of the lease is left to begin: one that was waited for begins with a part of its ttl; see
@@ -167,7 +170,10 @@ fn grace(args: &Run) -> Duration {
     args.kill_after.min(args.ttl / 3)
 }
 
-/// The pause before the server is asked again whether it is there.
+/// How exactly a time is compared with that of the server.
+const A_SECOND: Duration = Duration::from_secs(1);
+
+/// The pause before the server is asked again.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// How often the lease is looked at within its ttl. A renewal that was answered is seen before the watcher, which knows of

@@ -36,6 +36,8 @@ struct Entry {
     pending: PendingRelease,
     doubt: Doubt,
     tries: u32,
+    /// Until when the token is released again once that which is in flight is answered.
+    again: Option<Moment>,
 }
 
 /// A token that is over, and how its key is to be left.
@@ -131,14 +133,14 @@ impl CleanUp {
 
     /// Adds a token; it is due at once.
     pub(crate) fn push(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) {
-        let entry = self.entries.insert(Entry { pending, doubt, tries: 0 });
+        let entry = self.entries.insert(Entry { pending, doubt, tries: 0, again: None });
         self.waiting.insert((now, entry));
     }
 
     /// Adds a token whose first release is sent now; it must be answered by [`tried_beside`](Self::tried_beside).
     pub(crate) fn begin(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) -> Try {
         let release = pending.release(doubt, now);
-        Try { entry: self.entries.insert(Entry { pending, doubt, tries: 0 }), release }
+        Try { entry: self.entries.insert(Entry { pending, doubt, tries: 0, again: None }), release }
     }
 
     /// Whether an entry is about a token.
@@ -148,11 +150,9 @@ impl CleanUp {
 
     /// Has the token of an entry released again until a moment, after the release that is in flight.
     pub(crate) fn release_again(&mut self, entry: usize, until: Moment) {
-        if let Some(Entry { pending, doubt, .. }) = self.entries.get_mut(entry) {
+        if let Some(Entry { pending, again, .. }) = self.entries.get_mut(entry) {
             pending.place = true;
-            // What was answered is over with that release.
-            let until = doubt.unanswered_since.map_or(until, |_| doubt.until.max(until));
-            *doubt = Doubt { until, unanswered_since: Some(Doubt::NO_EPOCH) };
+            *again = Some(again.map_or(until, |known| known.max(until)));
         }
     }
 
@@ -211,7 +211,14 @@ impl CleanUp {
         (sent, now): (Moment, Moment),
         is_asked: impl FnOnce(Token) -> bool,
     ) -> bool {
-        let Some(Entry { pending, doubt, tries }) = self.entries.get_mut(entry) else { return true };
+        let Some(Entry { pending, doubt, tries, again }) = self.entries.get_mut(entry) else { return true };
+        if answered.is_some()
+            && let Some(until) = again.take()
+        {
+            // What was answered before is over with this release, and leaves what may come late.
+            let until = doubt.unanswered_since.map_or(until, |_| doubt.until.max(until));
+            *doubt = Doubt { until, unanswered_since: Some(Doubt::NO_EPOCH) };
+        }
         // Not `>=`: a release that was sent in the same moment may have been sent before that was known.
         let came_last = |since: u64, epoch: u64| {
             self.settled.is_some_and(|(of, at)| since < of && of == epoch && sent > at) && !is_asked(pending.token)
@@ -224,7 +231,7 @@ impl CleanUp {
             // A connection that the server has closed, and said so, carries no request that is executed later.
             (Some(epoch), Some(since)) => epoch == since || sent >= doubt.until || came_last(since, epoch),
             // No answer, but every earlier request was answered: whatever was set has expired by `until`, by itself.
-            (None, None) => now >= doubt.until,
+            (None, None) => now >= doubt.until && again.is_none(),
             // An unanswered request may still be executed, however late, so only an answered release can settle it.
             (None, Some(_)) => false,
         };

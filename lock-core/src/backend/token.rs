@@ -41,9 +41,9 @@ impl Token {
         self
     }
 
-    /// Whether it is one of eight, at random.
-    pub(crate) const fn is_one_of_eight(&self) -> bool {
-        self.low.is_multiple_of(8)
+    /// Whether it is one of sixteen, at random.
+    pub(crate) const fn is_one_of_sixteen(&self) -> bool {
+        self.low.is_multiple_of(16)
     }
 
     /// Returns the mode of the lease.

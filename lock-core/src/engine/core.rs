@@ -531,7 +531,13 @@ impl Future for Timer {
             *self = self.core.sleep(self.until.since(self.core.clock.now()));
         }
         let Self { sleep, core, .. } = &mut *self;
-        match core.in_runtime(|| sleep.as_mut().poll(cx)) {
+        let polled = match here {
+            // Without a runtime, it may be the timer of one that has ended.
+            None if core.runtime.is_none() => panic::catch_unwind(AssertUnwindSafe(|| sleep.as_mut().poll(cx)))
+                .map_err(|_| core.ended(ErrorKind::NoRuntime)),
+            _ => core.in_runtime(|| sleep.as_mut().poll(cx)),
+        };
+        match polled {
             Ok(polled) => polled.map(Ok),
             Err(ended) => Poll::Ready(Err(ended)),
         }

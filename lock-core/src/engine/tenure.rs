@@ -128,12 +128,12 @@ pub(crate) struct Ended {
 }
 
 impl Tenure {
-    /// The fencing token that it began with.
     /// When the newest request was sent that has found the key its own, and the fencing token that it began with.
     pub(crate) fn proof(&self) -> (Moment, u64) {
         (self.proven, self.first_fence())
     }
 
+    /// The fencing token that it began with.
     fn first_fence(&self) -> u64 {
         self.hold.fence.get().saturating_sub(u64::from(self.above_first))
     }

@@ -42,6 +42,8 @@ enum Need {
     Durability,
     /// Finding the nodes of a cluster.
     Nodes,
+    /// Who hears a grant at a node of a cluster.
+    Hearing,
 }
 
 impl Need {
@@ -50,6 +52,9 @@ impl Need {
         match self {
             Self::Locks => (Level::Red, "all locks fail, or those of some modes"),
             Self::Nodes => (Level::Red, "the nodes of the cluster are not found, or keys that move fail"),
+            Self::Hearing => {
+                (Level::Amber, "after CLUSTER FAILOVER a waiter may hold beside the next, for up to two seconds")
+            }
             Self::Messages => {
                 (Level::Amber, "waiters poll, and list and who miss holders and waiters of other processes")
             }
@@ -208,7 +213,7 @@ const RIGHTS: [(Need, &str, &str); 47] = [
     (Need::Messages, "+publish", "PUBLISH CHANNEL doctor"),
     (Need::Messages, "+spublish", "SPUBLISH SHARD doctor"),
     (Need::Messages, "+pubsub|numsub", "PUBSUB NUMSUB CHANNEL"),
-    (Need::Messages, "+pubsub|shardnumsub", "PUBSUB SHARDNUMSUB SHARD"),
+    (Need::Hearing, "+pubsub|shardnumsub", "PUBSUB SHARDNUMSUB SHARD"),
     (Need::Nodes, "+cluster|slots", "CLUSTER SLOTS"),
     (Need::Nodes, "+cluster|info", "CLUSTER INFO"),
     (Need::Nodes, "+asking", "ASKING"),

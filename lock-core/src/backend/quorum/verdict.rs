@@ -84,9 +84,11 @@ impl Row<'_> {
             return (tally.settled(), Some(held));
         }
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
-            // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node. One of
-            // eight does: a token that nobody releases, at a node that is not slow, would keep all of them from a majority.
-            let certainty = if acquire.token.is_one_of_eight() { Doubtful } else { Likely };
+            // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node, and with
+            // them what is in the same call. One of sixteen does: a token that nobody releases, at a node that is not slow, would keep all of
+            // them from a majority.
+            let waits = acquire.place.is_some() && acquire.token.is_one_of_sixteen();
+            let certainty = if waits { Doubtful } else { Likely };
             return if against && !is_taken { (certainty, Some(Ok(self.lost(tally)))) } else { OPEN };
         }
         if tally.failed > self.seats.len() - most {

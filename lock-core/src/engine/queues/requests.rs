@@ -340,7 +340,7 @@ impl Queues {
             if let Purpose::Ask(key, token, _) = &purpose
                 && out_of_order
                 && matches!(outcome, Ok(Outcome::Busy { .. }))
-                && self.tenure_of(key, *token).is_some()
+                && (self.tenure_of(key, *token).is_some() || self.handed_over.contains_key(token))
             {
                 // It proves nothing against the lease: while a slot moves, it stands for a request that was not executed.
                 continue;

@@ -38,7 +38,7 @@ pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
         Some(view) if view.is_usable(are_most) => view,
         // A node that has left the cluster, was cut off or never was in it knows no other that could be asked.
         Some(view) if may_ask_seeds(cluster) => {
-            let seeded = timeout(SEEDS_PAUSE, seeded(cluster)).await;
+            let seeded = timeout(SEEDS_LIMIT, seeded(cluster)).await;
             best(seeded.into_iter().flatten().chain([view])).ok_or_else(|| cluster.unknown())?
         }
         Some(view) if !view.ranges.is_empty() => {
@@ -186,3 +186,5 @@ fn misread(node: &Connector) -> BackendError {
 const LONG_PATIENCE: Duration = Duration::from_millis(500);
 /// The least pause between two questions to the nodes of the URL while others answer.
 const SEEDS_PAUSE: Duration = Duration::from_secs(1);
+/// How long they are waited for beside a node that answers, which is not asked again meanwhile.
+const SEEDS_LIMIT: Duration = Duration::from_secs(3);

@@ -41,7 +41,7 @@
 -- `token end life T sent block channel`. It is live until `end`, a time in ms, unless that is more than `life` ahead. T: for
 -- how many ms the key is kept from the grant on. `sent`: a time of the caller's clock, which the message of the grant repeats.
 -- `block`: how many fencing tokens it wants. The channel is empty if it cannot be told. `granted` is the token that the
--- key was granted to last, until it has come.
+-- key was granted to last, until it has come, with the time until when that keeps the key.
 -- A grant is told on the channel by `token key sent T first-fence size`.
 --
 -- Invariants (of this script; `free.rs` takes a free key without a look at its queue)
@@ -540,9 +540,9 @@ local function leave(queue, token)
   return first, following, failed, granted == token
 end
 
--- Says on the channel of a place that the key was granted to it. Returns whether its owner may come, and for how long the key is kept.
+-- Says on the channel of a place that the key was granted to it. Returns whether its owner may come, and for how long the key is kept if that was lengthened.
 local function tell(channel, key, ends, token, sent, lasts, number, size)
-  if channel == '' then return true, lasts end -- it comes by itself
+  if channel == '' then return true end -- it comes by itself
   local message = table.concat({ token, key, sent, lasts, string.format('%.0f', number), size }, ' ')
   -- Not on replicas, who would tell it even where it is not heard here and the next place is granted: after a switchover,
   -- waiters may still listen at the former primary.
@@ -557,7 +557,7 @@ local function tell(channel, key, ends, token, sent, lasts, number, size)
   end
   heard = heard or pcall(publish, channel, message)
   if redis.set_repl then redis.set_repl(redis.REPL_ALL) end
-  if type(heard) ~= 'table' then return heard > 0, lasts end
+  if type(heard) ~= 'table' then return heard > 0 end
   -- Its next check finds the grant.
   refused = 1
   lasts = math.max(lasts, ends - now)
@@ -598,8 +598,9 @@ local function grant(queue, key, over, first, following, before)
       if failed then break end
       over, is_set = not is_share and token, not is_share
       pcall('HDEL', queue, token, '#' .. ticket)
+      pcall('HSET', queue, 'first', ticket + 1, 'granted', token .. ' ' .. string.format('%.0f', now + lasts))
       local is_told, kept = tell(channel, key, ends, token, sent, lasts, number, size)
-      pcall('HSET', queue, 'first', ticket + 1, 'granted', token .. ' ' .. string.format('%.0f', now + kept))
+      if kept then pcall('HSET', queue, 'granted', token .. ' ' .. string.format('%.0f', now + kept)) end
       is_given = is_given or is_told
       if is_told and not is_share then return true, false end
       if is_share and not is_told then end_share(key, token) end
