@@ -7,8 +7,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{
-        Acquire, Backend, Batch, Calls, Grant, Operation, Outcome, Place, RedisBackend, Release, Renew, TOKEN_MARK,
-        Token,
+        Acquire, Backend, Batch, BusyReason, Calls, Grant, Operation, Outcome, Place, RedisBackend, Release, Renew,
+        TOKEN_MARK, Token,
     },
     clock::Moment,
     key::LockKey,
@@ -47,6 +47,8 @@ fn plain(outcome: Outcome, numbers: bool) -> String {
         Outcome::Held { fence, block, was_free } if numbers => format!("held {fence} x{block} {was_free}"),
         Outcome::Held { block, was_free, .. } => format!("held x{block} {was_free}"),
         Outcome::Busy { by, position, remaining } => {
+            // Whether a lease lasts longer than its grant is a matter of milliseconds; `held.rs` has both at one time.
+            let by = if by == BusyReason::Waiters { BusyReason::Holder } else { by };
             format!("busy {by:?} {position:?} {:?}", remaining.map(rounded))
         }
         Outcome::Shared { leases, permits, first, last } => {

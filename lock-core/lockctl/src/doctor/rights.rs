@@ -42,7 +42,7 @@ enum Need {
     Durability,
     /// Finding the nodes of a cluster.
     Nodes,
-    /// Who hears a grant at a node of a cluster.
+    /// Telling a node that hears a grant from others of a cluster.
     Hearing,
 }
 
