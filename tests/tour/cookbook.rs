@@ -120,16 +120,22 @@ mod schedule {
     async fn nightly(manager: &LockManager, scheduled: &str) -> Result {
         let run = key::join(["jobs", "nightly", scheduled]);
         let run = manager.lock(run).ttl(Duration::from_secs(60)).at_least(Duration::from_secs(7 * 24 * 3600));
-        let Some(guard) = run.try_acquire().await? else { return Ok(()) };
-        let done = tokio::select! {
-            end = guard.ended() => Err(format!("the lease has ended: {end}").into()),
-            done = report(scheduled) => done,
+        // A run that has failed stays begun, so it is tried again while the lease is held.
+        let work = async |_| {
+            let mut left = 4;
+            loop {
+                match report(scheduled).await {
+                    Err(error) if left > 0 => tracing::warn!("the run has failed, {left} tries are left: {error}"),
+                    done => return done,
+                }
+                left -= 1;
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
         };
-        match done {
-            Ok(()) => guard.release().await?,         // the key stays for `at_least`
-            Err(_) => guard.release_at_once().await?, // it may be done again at once
+        match run.try_run(work).await? {
+            Some(done) => done,
+            None => Ok(()),
         }
-        done
     }
 
     /// The name of the run that is due, the same on all machines: the job comes once in each period, `due` after the period begins in UTC.
@@ -192,7 +198,7 @@ mod schedule {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_run_that_has_failed_is_done_by_the_next_look() -> Result {
+    async fn a_run_that_has_failed_is_tried_again() -> Result {
         let manager = LockManager::in_memory();
         done_tonight(&manager, "fails").await?;
         assert!(is_entered("fails").await? && manager.is_locked("jobs:nightly:fails").await?);

@@ -124,27 +124,31 @@ pub(crate) fn begin_warning(message: &str) -> Warning {
     let (written, waits) = mpsc::channel();
     // Where the standard error cannot be written, nobody can be told.
     let is_short = line.len() < PIPE_BUF;
+    let again = line.clone();
     let write = move || {
         let _ = io::stderr().write_all(line.as_bytes());
         let _ = written.send(());
     };
     if is_short && takes_a_line() {
         write();
-    } else {
-        let _ = thread::Builder::new().spawn(write);
+    } else if thread::Builder::new().spawn(write).is_err() {
+        let _ = io::stderr().write_all(again.as_bytes());
     }
     Warning(waits)
 }
 
-/// Whether the standard error takes a line at once.
+/// Whether the standard error is a pipe that takes a short line at once. (A file may be on a disk that does not answer.)
 #[cfg(unix)]
 fn takes_a_line() -> bool {
+    use std::{fs::File, os::fd::AsFd, os::unix::fs::FileTypeExt};
+
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     let stderr = io::stderr();
+    let kind = stderr.as_fd().try_clone_to_owned().and_then(|stderr| File::from(stderr).metadata());
     let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-    // What cannot be asked is written to as ever.
-    poll(&mut fds, Some(&Timespec::default())).is_err() || !fds[0].revents().is_empty()
+    kind.is_ok_and(|kind| kind.file_type().is_fifo())
+        && poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(not(unix))]
@@ -164,8 +168,8 @@ impl Warning {
     }
 }
 
-/// How much a pipe takes at least that takes anything.
-const PIPE_BUF: usize = 4_096;
+/// How much a pipe takes at least that takes anything (`_POSIX_PIPE_BUF`).
+const PIPE_BUF: usize = 512;
 
 /// How long a line may take to be written.
 const A_SECOND: Duration = Duration::from_secs(1);

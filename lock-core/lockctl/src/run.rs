@@ -88,7 +88,7 @@ async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: 
         if let Err(error) = release.await {
             // The command has ended all the same.
             warn(&error.to_string());
-            if is_done && Instant::now() < kept_until {
+            if is_done && !error.is_lost() && Instant::now() < kept_until {
                 let _ = unless_signalled(signals, until_kept(manager, args, kept_until, ends)).await;
             }
         }
@@ -99,18 +99,27 @@ async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: 
 /// Waits until the key is kept for `--at-least`, or the lease has ended. As long as the manager lives, the release is repeated, without which
 /// another machine does the work again.
 async fn until_kept(manager: &LockManager, args: &Run, kept_until: Instant, ends: Instant) {
-    while Instant::now() < ends {
-        let left = ends.saturating_duration_since(Instant::now());
+    loop {
+        // At least once: the release may have been carried out, and its answer have come too late.
+        let left = ends.saturating_duration_since(Instant::now()).max(A_SECOND);
         if let Ok(Ok(info)) = timeout(left, manager.inspect(&args.key)).await {
             let is_kept = |left: Duration| left + A_SECOND >= kept_until.saturating_duration_since(Instant::now());
-            if !info.is_locked() || info.remaining().is_some_and(is_kept) {
+            if info.remaining().is_some_and(is_kept) {
                 return;
             }
+            if !info.is_locked() {
+                break;
+            }
+        }
+        if Instant::now() >= ends {
+            break;
         }
         sleep(AGAIN).await;
     }
-    let key = quoted(&args.key);
-    warn(&format!("{key} could not be kept for --at-least; another machine may run the command again"));
+    if Instant::now() < kept_until {
+        let key = quoted(&args.key);
+        warn(&format!("{key} could not be kept for --at-least; another machine may run the command again"));
+    }
 }
 
 /// Sees to it that enough of the lease is left to begin: one that was waited for begins with a part of its ttl; see

@@ -138,7 +138,7 @@ pub(crate) fn watch(kill_after: Duration) -> Result<i32, Failure> {
         // It cannot fail: this process is one of the group.
         let _ = kill_process_group(getpgrp(), signal);
     }
-    warning.wait_for(patience);
+    warning.wait_for(patience.max(A_MOMENT));
     thread::sleep(patience.saturating_sub(begun.elapsed()));
     // This process is one of the group.
     kill_process_group(getpgrp(), Signal::KILL).map_err(|error| failed(error.into()))?;
@@ -247,3 +247,6 @@ const LATE: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 const A_SECOND: Duration = Duration::from_secs(1);
+
+/// How long the writing of a line may take before the process kills itself with the command.
+const A_MOMENT: Duration = Duration::from_millis(50);

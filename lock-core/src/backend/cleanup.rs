@@ -124,7 +124,7 @@ impl Try {
 impl CleanUp {
     /// Takes a refusal for an answer if the token must have expired meanwhile: another release would be refused, too.
     pub(crate) fn refused(&mut self, entry: usize, now: Moment) -> bool {
-        if self.entries.get(entry).is_some_and(|entry| now >= entry.doubt.until) {
+        if self.entries.get(entry).is_some_and(|entry| now >= entry.doubt.until && entry.again.is_none()) {
             self.entries.remove(entry);
             return true;
         }
@@ -275,7 +275,8 @@ impl CleanUp {
         // An entry whose try is in flight is not among those that wait. It stays until its answer comes, which names the entry.
         let waiting = &mut self.waiting;
         waiting.retain(|(_, entry)| {
-            let keep = self.entries[*entry].doubt.until > now;
+            let Entry { doubt, again, .. } = &self.entries[*entry];
+            let keep = again.map_or(doubt.until, |again| again.max(doubt.until)) > now;
             if !keep {
                 forgotten(self.entries.remove(*entry).pending.token);
             }
