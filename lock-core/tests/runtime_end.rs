@@ -180,8 +180,12 @@ fn requests_go_on_in_another_runtime_when_the_one_that_polled_them_has_ended() {
     let mut release = Box::pin(guard.release());
     assert!(first.block_on(async { (&mut release).now_or_never() }).is_none());
     until_called(&backend, calls + 1);
-    // The timers of a runtime that has ended panic.
     drop(first);
+    // The timers of a runtime that has ended panic.
+    outer.block_on(async {
+        assert!((&mut waits).now_or_never().is_none());
+        assert!((&mut release).now_or_never().is_none());
+    });
     backend.let_go();
     let next = outer.block_on(async {
         release.await.unwrap();
