@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::support::{LONG, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, lockctl};
+use crate::support::{LONG, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, lockctl};
 
 #[test]
 fn a_key_that_is_released_is_free_and_the_command_of_its_holder_stopped() {
@@ -71,19 +71,28 @@ fn a_release_that_nobody_reads_of_is_done_all_the_same() {
     assert_eq!(server.done_unread(&["release", "k", "--yes"]).code, Some(78), "another library holds it");
 }
 
-/// Leads to a server, unless the way is cut. Returns the port.
-async fn way(server: String, is_cut: Arc<AtomicBool>) -> u16 {
+/// Leads to a server, unless the way is cut; counts who goes it. Returns the port.
+async fn way(server: String, is_cut: Arc<AtomicBool>, goes: Arc<AtomicUsize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
         while let Ok((mut here, _)) = listener.accept().await {
-            let (server, is_cut) = (server.clone(), Arc::clone(&is_cut));
+            let (server, is_cut, goes) = (server.clone(), Arc::clone(&is_cut), Arc::clone(&goes));
             tokio::spawn(async move {
-                let Ok(mut there) = TcpStream::connect(server).await else { return };
-                tokio::select! {
-                    _ = copy_bidirectional(&mut here, &mut there) => {}
-                    () = async { while !is_cut.load(Ordering::SeqCst) { tokio::time::sleep(Duration::from_millis(1)).await } } => {}
+                goes.fetch_add(1, Ordering::SeqCst);
+                if let Ok(mut there) = TcpStream::connect(server).await {
+                    let until_cut = async {
+                        while !is_cut.load(Ordering::SeqCst) {
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                    };
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut here, &mut there) => {}
+                        () = until_cut => {}
+                    }
                 }
+                drop(here);
+                goes.fetch_sub(1, Ordering::SeqCst);
             });
         }
     });
@@ -94,12 +103,14 @@ async fn way(server: String, is_cut: Arc<AtomicBool>) -> u16 {
 async fn a_release_that_keeps_the_key_is_repeated_for_as_long_as_the_lease_lasts() {
     const LIMIT: Duration = Duration::from_secs(5);
     let (server, is_cut) = (Server::start(), Arc::new(AtomicBool::new(false)));
-    let port = way(server.address().to_owned(), Arc::clone(&is_cut)).await;
+    let goes = Arc::new(AtomicUsize::new(0));
+    let port = way(server.address().to_owned(), Arc::clone(&is_cut), Arc::clone(&goes)).await;
     let mut command = lockctl(&format!("redis://127.0.0.1:{port}"), &["run", "k", LONG, "--at-least=1h"]);
     command.args(["--", "sh", "-c", UNTIL_TOLD]).env("LOCK_COMMAND_TIMEOUT", "5s");
     let mut run = Run::start(command);
     assert_eq!(run.line(), "ready");
     is_cut.store(true, Ordering::SeqCst);
+    eventually("the way is cut", || goes.load(Ordering::SeqCst) == 0);
     run.say("go");
     let mut errors = BufReader::new(run.child.stderr.take().expect("piped"));
     let mut said = String::new();
