@@ -29,6 +29,7 @@ mod one_sender;
 mod order;
 mod panics;
 mod parsers;
+mod reentry;
 mod renewal;
 #[cfg(feature = "macros")]
 mod results;
