@@ -1,4 +1,4 @@
-//! Leader election of the cookbook: its blocks, one after another, are the whole program but for the work.
+//! Leader election in the cookbook: together, its blocks are the whole program except for the work itself.
 
 use std::{fs, path::Path, process::Command};
 

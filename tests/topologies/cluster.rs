@@ -155,8 +155,8 @@ async fn what_a_node_refuses_stands_in_its_health() {
     assert!(matches!(&faults[..], [fault] if fault.contains("out of memory")), "{faults:?}");
 }
 
-/// A former primary that has become a replica takes subscriptions, and the bus of the cluster carries what is published to it. Who hears of
-/// a grant only there would hold beside the next, to whom the key has gone.
+/// A former primary that has become a replica accepts subscriptions, and the bus of the cluster carries messages to it. A waiter that heard of
+/// its grant only there would hold the key beside the next waiter.
 #[tokio::test]
 async fn a_grant_that_nobody_hears_at_the_primary_is_heard_at_no_replica() {
     if !is_redis_7("channels of shards") {

@@ -180,7 +180,7 @@ fn what_no_test_can_do_to_a_server_is_noticed_too() {
         (&[("maxmemory", "")], "memory", "amber", "could not be checked: INFO has no maxmemory"),
         (&[("redis_version", "")], "version", "amber", "could not be checked: INFO has no redis_version"),
         (&[("aof_enabled", "")], "persistence", "amber", "could not be checked: INFO has no aof_enabled"),
-        (&[("maxclients", "many")], "clients", "amber", "could not be checked: maxclients in INFO is no number"),
+        (&[("maxclients", "many")], "clients", "amber", "could not be checked: maxclients in INFO is not a number"),
         (&[("aof_last_write_status", "err")], "persistence", "red", "the last write to the append-only file failed"),
         (&[("rdb_last_bgsave_status", "err")], "persistence", "red", "the last snapshot failed"),
         (&[("connected_clients", "80")], "clients", "amber", "80 of 100 connected"),

@@ -71,7 +71,7 @@ fn a_release_that_nobody_reads_of_is_done_all_the_same() {
     assert_eq!(server.done_unread(&["release", "k", "--yes"]).code, Some(78), "another library holds it");
 }
 
-/// Leads to a server, unless the way is cut; counts who goes it. Returns the port.
+/// Forwards connections to a server until the way is cut, and counts those that are open. Returns the port.
 async fn way(server: String, is_cut: Arc<AtomicBool>, goes: Arc<AtomicUsize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("an address").port();

@@ -115,7 +115,7 @@ async fn the_release_of_a_reader_spares_the_next_one() {
     assert_eq!(soon(next.ended()).await.loss(), Some(LossReason::Taken));
 }
 
-/// A lease that is on its way between two programs has nobody who answers for it.
+/// Nobody answers for a lease that was handed over and not taken up yet.
 #[tokio::test]
 async fn the_release_of_a_silent_reader_spares_the_next_silent_one() {
     let [one, two] = two().await;

@@ -69,7 +69,7 @@ impl Facts {
 
     /// Returns a number in `INFO`.
     pub(super) fn number(&self, name: &str) -> Result<u64, Verdict> {
-        let is_no_number = |_| Verdict::amber(format!("could not be checked: {name} in INFO is no number"), MANAGED);
+        let is_no_number = |_| Verdict::amber(format!("could not be checked: {name} in INFO is not a number"), MANAGED);
         self.told(name)?.parse().map_err(is_no_number)
     }
 
