@@ -1,11 +1,16 @@
 //! How processes share a key over time: managers on one store, in virtual time, which no busy machine can stretch.
 
-use std::time::Duration;
+use std::{pin::Pin, sync::Arc, time::Duration};
 
-use lock_core::{LockManager, backend::MemoryBackend};
+use lock_core::{
+    LockManager,
+    backend::{Answer, Backend, Batch, Calls, MemoryBackend, Notice, Reply},
+    clock::Clock,
+    key::LockKey,
+};
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 use crate::support::{ms, secs};
@@ -75,4 +80,74 @@ async fn process_that_is_alone_on_a_key_is_not_slowed() {
     let had = contend(1, 4, ms(1)).await[0];
     // A process that made room for others at the end of each budget would stand still for as long again.
     assert!(had.holds >= 9_000, "{had:?}");
+}
+
+/// The way of a process that is short of processor time to its store: requests, answers and messages each take so long.
+#[derive(Clone, Debug)]
+struct Slow(MemoryBackend, Duration);
+
+impl Backend for Slow {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let Self(store, late) = self.clone();
+        Reply::new(async move {
+            sleep(late).await;
+            let answer = store.call(batch).await;
+            sleep(late).await;
+            answer
+        })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        self.0.list(prefix)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
+
+    fn driver(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let Self(store, late) = self.clone();
+        let (early, mut notices) = Calls::new(Arc::clone(calls.channel()));
+        let driver = store.driver(early);
+        Box::pin(async move {
+            let pass_on = async {
+                let mut under_way = JoinSet::new();
+                while let Some(notice) = notices.recv().await {
+                    let (calls, due) = (calls.clone(), Instant::now() + late);
+                    under_way.spawn(async move {
+                        sleep_until(due).await;
+                        match notice {
+                            Notice::Granted(grant) => calls.granted(grant),
+                            Notice::Listening(is_listening) => calls.listening(is_listening),
+                            _ => {}
+                        }
+                    });
+                }
+            };
+            tokio::join!(driver, pass_on);
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_processes_pass_a_key_on_as_fast_as_their_messages() {
+    const PROCESSES: u32 = 60;
+    for latest in [ms(20), ms(200), ms(600), ms(3_000)] {
+        let (store, begun) = (MemoryBackend::new(), Instant::now());
+        let (mut running, mut messages) = (JoinSet::new(), Duration::ZERO);
+        for index in 0..PROCESSES {
+            let late = latest * index / PROCESSES;
+            // The message of the grant, the request that confirms it, its answer, and the release.
+            messages += 4 * late;
+            let builder = LockManager::builder().backend(Slow(store.clone(), late)).__seed(index.into());
+            let manager = builder.build().expect("a sound backend");
+            running.spawn(async move {
+                manager.lock("k").wait(secs(3_600)).await.expect("its turn comes").release().await.expect("held");
+            });
+        }
+        running.join_all().await;
+        // A grant that is over before its process comes would cost all that it lasted, and the process its place.
+        let took = begun.elapsed();
+        assert!(took <= messages + 5 * latest, "late by up to {latest:?}: {took:?}, {messages:?} of it for messages");
+    }
 }
