@@ -1,5 +1,7 @@
 //! The common answer of the nodes to one operation; pure.
 
+use std::time::Duration;
+
 use self::Certainty::{Doubtful, Likely, Sure};
 use super::{
     majority::{majority, too_few},
@@ -85,9 +87,14 @@ impl Row<'_> {
         }
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
             // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node, and with
-            // them what is in the same call. One of sixteen does: a token that nobody releases, at a node that is not slow, would keep all of
-            // them from a majority.
-            let waits = acquire.place.is_some() && acquire.token.is_one_of_sixteen();
+            // them what is in the same call. One of sixteen does where it may help: a token that nobody releases, at a node that is not slow,
+            // would keep all of them from a majority. One that is about to be released is new, and most leases are of one length.
+            let is_new = |left: &Duration| (acquire.ttl / 4 * 3..=acquire.ttl).contains(left);
+            let is_left = |seat: &Seat| match seat.said() {
+                Some(Outcome::Busy { by: BusyReason::Holder, remaining: Some(left), .. }) => !is_new(left),
+                _ => false,
+            };
+            let waits = acquire.place.is_some() && acquire.token.is_one_of_sixteen() && self.seats.iter().any(is_left);
             let certainty = if waits { Doubtful } else { Likely };
             return if against && !is_taken { (certainty, Some(Ok(self.lost(tally)))) } else { OPEN };
         }
