@@ -39,7 +39,8 @@ async fn a_manager_is_made_from_a_client_with_a_connection_of_its_own() {
     let server = server().await;
     let url = format!("redis://shop:se%3Acret%40%2F%23@{}/3", server.address());
     let client = redis::Client::open(url).unwrap();
-    let mut theirs = client.get_multiplexed_async_connection().await.unwrap();
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(SOON)).set_response_timeout(None);
+    let mut theirs = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     let manager = patient::builder().client(&client).client_name("ours").connect().await.unwrap();
     locks_in(&manager, &server, "3", "shop").await;
     // The client blocks its own connection, and no lease.

@@ -62,7 +62,7 @@ impl Vault {
 
     fn builder(&self, server: &RedisServer) -> LockManagerBuilder {
         let url = format!("redis://{}", server.address());
-        LockManager::builder().url(url).client_name("ours").command_timeout(ms(5_000)).credentials(self.clone())
+        LockManager::builder().url(url).client_name("ours").command_timeout(ms(8_000)).credentials(self.clone())
     }
 }
 
@@ -154,14 +154,15 @@ async fn credentials_follow_one_another(server: &RedisServer, builder: LockManag
         let before = guard.deadline();
         eventually(SOON, format!("the lease is renewed after {after}"), async || guard.deadline() > before).await;
     };
-    let first = connection(server).await;
+    // An attempt to connect that was not answered soon is followed by another, which asks, too.
+    let (first, asked) = (connection(server).await, vault.asked());
     assert_eq!(first.field("user"), "shop");
 
     password(server, "other", "secret-2").await;
     vault.say(Says::Login("other", "secret-2"));
     eventually(SOON, "it is signed in again", async || connection(server).await.field("user") == "other").await;
     assert_eq!(connection(server).await.field("id"), first.field("id"), "over the same connection");
-    assert_eq!(vault.asked(), 1);
+    assert_eq!(vault.asked(), asked);
     renewed("the new login").await;
 
     // The next connection gets what is right then.

@@ -1,12 +1,13 @@
 //! Acquires of free keys, which go without the script.
 
 use lock_core::{ErrorKind, LockManager};
-use lock_tests::{RedisServer, SOON, eventually};
+use lock_tests::{LONG, RedisServer, SOON, eventually};
 
 use crate::patient;
 
 async fn pair(manager: &LockManager, key: &str) -> u64 {
-    let guard = manager.lock(key).wait(SOON).await.expect("it is free, or soon will be");
+    // A renewal would count as a request.
+    let guard = manager.lock(key).ttl(LONG).wait(SOON).await.expect("it is free, or soon will be");
     let fence = guard.fencing_token().get();
     guard.release().await.expect("it is held");
     fence
@@ -63,7 +64,7 @@ async fn a_key_that_another_process_has_is_waited_for_in_the_queue() {
     let two = patient::connect(&server.url()).await.expect("connects");
     pair(&one, "first").await;
     pair(&two, "first").await;
-    let held = one.lock("k").await.expect("free");
+    let held = one.lock("k").ttl(LONG).await.expect("free");
     let waiter = tokio::spawn(async move { pair(&two, "k").await });
     let waits = async || server.call(&["EXISTS", RedisServer::WAITING]).await.integer() == Some(1);
     eventually(SOON, "it has a place", waits).await;

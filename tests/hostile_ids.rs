@@ -13,8 +13,8 @@ use axum::{
     extract::{Path, State},
     routing::post,
 };
-use lock_core::{LockManager, distributed_lock, key};
-use lock_tests::{RedisServer, SOON};
+use lock_core::{LeaseOptions, LockManager, distributed_lock, key};
+use lock_tests::{LONG, RedisServer, SOON};
 use lock_tower::{
     LockLayer,
     key::{path_param, scoped},
@@ -98,7 +98,9 @@ async fn by_part(Path(id): Path<String>, State(app): State<App>) -> Result<(), l
 const WAYS: [&str; 5] = ["layer", "attribute", "list", "join", "part"];
 
 async fn serve(url: &str, floor: Floor) -> SocketAddr {
-    let locks = patient::connect(url).await.expect("connects");
+    // Without renewals no lease begins by the message of a grant, which may be over before a process that stands still can renew it.
+    let options = LeaseOptions::new().ttl(LONG).wait(LONG).fixed();
+    let locks = patient::builder().url(url).defaults(options).connect().await.expect("connects");
     let layer = LockLayer::http(locks.clone(), scoped("goods", path_param::<String>("id")));
     let app = Router::new()
         .route("/layer/{id}", post(by_layer).route_layer(layer))

@@ -1,7 +1,7 @@
 //! An acquire of which a server has executed a part, and then refused the rest.
 
 use lock_core::{
-    ErrorKind, LockManager,
+    ErrorKind,
     backend::{Acquire, Backend, Batch, Calls, Operation, RedisBackend, Token},
     key::LockKey,
 };
@@ -10,6 +10,8 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},
 };
+
+use crate::patient;
 
 /// Gives rights to the user of the manager.
 async fn allow(server: &RedisServer, rights: &[&str]) {
@@ -25,7 +27,7 @@ async fn a_key_that_was_set_without_a_fencing_token_is_released_after_the_error(
     let server = RedisServer::start().await;
     allow(&server, &["+@all"]).await;
     let url = format!("redis://user:secret@{}", server.address());
-    let manager = LockManager::connect(url).await.expect("connects");
+    let manager = patient::connect(url).await.expect("connects");
     // From the second acquire on, a free key is asked for by a transaction.
     manager.lock("first").await.expect("free").release().await.expect("held");
     let before = server.calls_of("set").await;
@@ -105,7 +107,7 @@ async fn without_transactions(server: String) -> String {
 async fn a_transaction_that_is_refused_as_the_connection_ends_is_followed_by_the_script() {
     let server = RedisServer::start().await;
     let address = without_transactions(server.address()).await;
-    let manager = LockManager::connect(server.url_at(&address)).await.expect("connects");
+    let manager = patient::connect(server.url_at(&address)).await.expect("connects");
     for key in ["first", "k"] {
         manager.lock(key).ttl(LONG).await.expect("by the script").release().await.expect("held");
     }

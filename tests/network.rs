@@ -7,14 +7,15 @@ use lock_core::{ErrorKind, LockManager, LossReason};
 use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually};
 use tokio::time::timeout;
 
+use crate::patient;
+
 const KEY: &str = "goods:1";
-const TTL: Duration = Duration::from_secs(2);
-const LIMIT: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn work_is_dropped_when_its_holder_is_cut_off() {
     let (_server, proxy, manager) = behind_proxy().await;
-    let outcome = manager.lock(KEY).ttl(TTL).run(async |_| {
+    let outcome = manager.lock(KEY).ttl(TTL).wait(SOON).run(async |_| {
         proxy.hole();
         std::future::pending::<()>().await;
     });
@@ -82,14 +83,14 @@ async fn requests_over_a_long_way_do_not_wait_for_the_answers_to_others_and_surv
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
     proxy.delay(Duration::from_millis(10), Duration::ZERO);
-    let manager = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(SOON);
+    let manager = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(LONG);
     let manager = manager.connect().await.unwrap();
     manager.lock("another").await.unwrap().release().await.unwrap(); // the server knows the scripts now
     proxy.drop_replies();
     let mut requests = Vec::new();
     for number in 0..16 {
         let key = format!("{KEY}:{number}");
-        requests.push(tokio::spawn(manager.lock(&key).ttl(LONG).wait(SOON).acquire()));
+        requests.push(tokio::spawn(manager.lock(&key).ttl(LONG).wait(LONG).acquire()));
         // So each request is in a call of its own.
         eventually(SOON, "the key is set", async || !server.call(&["GET", &key]).await.is_nil()).await;
     }
@@ -106,7 +107,6 @@ async fn requests_over_a_long_way_do_not_wait_for_the_answers_to_others_and_surv
 async fn behind_proxy() -> (RedisServer, FaultProxy, LockManager) {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
-    let manager = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(LIMIT);
-    let manager = manager.connect().await.unwrap();
+    let manager = patient::connect(server.url_at(&proxy.address())).await.unwrap();
     (server, proxy, manager)
 }

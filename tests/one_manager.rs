@@ -1,9 +1,7 @@
 //! The three ways in, on one manager: one connection, one engine, however much uses them.
 
-use std::time::Duration;
-
 use lock_core::{Lease, LeaseOptions, LockManager, distributed_lock};
-use lock_tests::{RedisServer, SOON, eventually};
+use lock_tests::{LONG, RedisServer, SOON, eventually};
 use lock_tower::LockLayer;
 use tokio::{
     runtime::{Builder, Handle},
@@ -76,7 +74,8 @@ async fn core_macro_and_layer_share_one_connection_and_one_engine() {
     }
     eventually(SOON, "every key is held", async || server.keys("*:*").await.len() >= 3 * EACH).await;
     let ours = async || server.client_list().await.into_iter().filter(|client| client.name() == "ours").count();
-    assert_eq!(ours().await, 1, "one connection for {} holders", 3 * EACH);
+    // One that was not answered soon may still be about to be closed.
+    eventually(SOON, format!("one connection for {} holders", 3 * EACH), async || ours().await == 1).await;
     assert_eq!(tasks() - before - 3 * EACH, engine, "no task of ours per lock, function or layer");
 
     GATE.add_permits(3 * EACH);
@@ -91,10 +90,8 @@ fn manager_with_a_runtime_of_its_own_serves_runtimes_that_begin_and_end() {
     const RUNTIMES: usize = 20;
     let home = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let server = home.block_on(RedisServer::start());
-    let manager = patient::builder()
-        .url(server.url())
-        .defaults(LeaseOptions::new().wait(Duration::from_secs(60)))
-        .runtime(home.handle().clone());
+    let manager =
+        patient::builder().url(server.url()).defaults(LeaseOptions::new().wait(LONG)).runtime(home.handle().clone());
     let manager = manager.build().expect("the options are in range");
     let test = async |key: &str| {
         let guard = manager.lock(key).await?;

@@ -23,9 +23,9 @@ async fn processes_exclude_each_other_and_lose_no_update() {
 #[tokio::test]
 async fn next_process_comes_in_after_the_ttl_of_a_killed_one_with_a_larger_fencing_token() {
     let server = RedisServer::start().await;
-    let mut first = role!("hold", server.url(), KEY, 1_000, 0);
+    let mut first = role!("hold", server.url(), KEY, 5_000, 0);
     let first_fence = fence(&first.expect("held", SOON).await);
-    let mut second = role!("hold", server.url(), KEY, 1_000, LONG.as_millis());
+    let mut second = role!("hold", server.url(), KEY, 5_000, LONG.as_millis());
     first.kill().await;
     let second_fence = fence(&second.expect("held", SOON).await);
     assert!(second_fence > first_fence, "{second_fence} after {first_fence}");

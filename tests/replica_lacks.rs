@@ -1,7 +1,9 @@
 //! A replica that lacks a lease of its primary, as in the first moments of a failover: it must not say that the lease is gone.
 
-use lock_core::{ErrorKind, LockManager, LossReason};
+use lock_core::{ErrorKind, LossReason};
 use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, free_port, ms, within};
+
+use crate::patient;
 
 /// A replica that never heard of its primary, and so has none of the data.
 async fn empty_replica() -> RedisServer {
@@ -38,7 +40,7 @@ async fn each_form_of_the_script_is_an_error_at_a_replica_that_lacks_the_lease()
 #[tokio::test]
 async fn a_lease_is_kept_when_its_server_becomes_a_replica_without_data() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = patient::connect(server.url()).await.expect("connects");
     let exclusive = manager.lock("k").ttl(LONG).renew_every(ms(50)).await.expect("free");
     let shared = manager.lock("l").shared().ttl(LONG).renew_every(ms(50)).await.expect("free");
     eventually(SOON, "leases were renewed", async || server.info("tracking_total_keys").await != "0").await;

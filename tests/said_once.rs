@@ -25,13 +25,15 @@ async fn connects_often(server: &RedisServer, log: &Log, user: &str) {
         server.kill_clients().await;
         eventually(SOON, "it reconnects", async || log.count("reconnecting") >= times).await;
     }
-    // One waits, so that the one who releases has somebody to call.
-    let held = manager.lock("k").await.unwrap();
+    // One waits, so that the one who releases has somebody to call: at least once, if a place is over before on a busy machine.
     let other = patient::connect(&url).await.unwrap();
-    let waits = tokio::spawn(async move { other.lock("k").wait(SOON).await.map(drop) });
-    eventually(SOON, "it has a place", async || server.keys("*queue:k").await.len() == 1).await;
-    held.release().await.unwrap();
-    waits.await.unwrap().unwrap();
+    for _ in 0..3 {
+        let held = manager.lock("k").wait(SOON).await.unwrap();
+        let waits = tokio::spawn(other.lock("k").wait(SOON).acquire());
+        eventually(SOON, "it has a place", async || server.keys("*queue:k").await.len() == 1).await;
+        held.release().await.unwrap();
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -101,7 +103,7 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
 
     // Of several addresses it is said which is a sentinel's.
     let url = format!("redis+sentinel://127.0.0.1:{}/goods", free_port());
-    LockManager::builder().url(url).command_timeout(ms(2_000)).connect().await.unwrap_err();
+    LockManager::builder().url(url).command_timeout(ms(10_000)).connect().await.unwrap_err();
     let text = format!("{log:?}");
     let lines: Vec<_> = text.lines().filter(|line| line.contains("could not connect")).collect();
     assert!(lines.iter().any(|line| line.contains("role=\"sentinel\"")), "{lines:?}");
@@ -110,7 +112,7 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
 
     // A provider whose second login and all that follow are refused.
     let manager = patient::builder().url(server.url()).credentials(Wrong).connect().await.unwrap();
-    eventually(SOON, "it has tried three of them", async || server.errors_of("WRONGPASS").await == 3).await;
+    eventually(SOON, "it has tried three of them", async || server.errors_of("WRONGPASS").await >= 3).await;
     manager.lock("k").await.unwrap().release().await.unwrap();
     assert_eq!(log.count("could not renew the credentials"), 1);
     assert_eq!(log.count("secret"), 0);

@@ -12,7 +12,7 @@ use lock_core::{
 use lock_tests::{Cluster, LONG, RedisServer, Reply, SOON, Sentinels, eventually, ms, within};
 use tokio::sync::watch;
 
-use crate::log::Log;
+use crate::{log::Log, patient};
 
 /// What all passwords of these tests contain, and nothing else does.
 const PASSWORD: &str = "hush";
@@ -102,12 +102,12 @@ async fn passwords_of_urls_and_builders_are_neither_logged_nor_shown() {
         format!("redis://shop:{PASSWORD}%2Dright@{address}/1?protocol=resp2"),
         format!("redis://mute:{PASSWORD}-right@{address}"),
     ] {
-        let manager = LockManager::connect(&url).await.expect("connects");
+        let manager = patient::connect(&url).await.expect("connects");
         works(&server, &manager, &mut shown).await;
         shown.note(&LockManager::builder().url(&url));
         shown.note(&RedisBackend::from_url(&url, "shop", LONG).expect("a sound URL"));
     }
-    let builder = || LockManager::builder().url(format!("redis://{address}")).username("shop");
+    let builder = || patient::builder().url(format!("redis://{address}")).username("shop");
     let manager = builder().password(format!("{PASSWORD}-right")).connect().await.expect("connects");
     works(&server, &manager, &mut shown).await;
     shown.note(&builder().password(format!("{PASSWORD}-right")).sentinel_password(format!("{PASSWORD}-sentinel")));
@@ -139,14 +139,14 @@ async fn passwords_for_sentinels_and_clusters_are_neither_logged_nor_shown() {
     let mut shown = Shown::new(log);
     let (servers, watchers) = (format!("{PASSWORD}-servers"), format!("{PASSWORD}-sentinels"));
     let sentinels = Sentinels::builder().replicas(1).password(&servers).sentinel_password(&watchers).start().await;
-    let builder = || LockManager::builder().url(sentinels.url()).sentinel_password(&watchers);
+    let builder = || patient::builder().url(sentinels.url()).sentinel_password(&watchers);
     let manager = builder().connect().await.expect("connects");
     works(&sentinels.servers()[0], &manager, &mut shown).await;
     shown.note(&builder());
     shown.note(&LockManager::builder().url(sentinels.url()).connect().await.expect_err("a password is missing"));
 
     let cluster = Cluster::builder().replicas(0).password(&format!("{PASSWORD}-nodes")).start().await;
-    let manager = LockManager::connect(cluster.url()).await.expect("connects");
+    let manager = patient::connect(cluster.url()).await.expect("connects");
     works(cluster.node(0), &manager, &mut shown).await;
     let wrong = cluster.url().replace("nodes", "wrong");
     shown.note(&LockManager::connect(wrong).await.expect_err("wrong"));
@@ -182,7 +182,7 @@ async fn passwords_of_a_provider_are_neither_logged_nor_shown() {
         let vault = Vault(Arc::new(watch::Sender::new("first")));
         let builder = || {
             let url = format!("redis://{}{protocol}", server.address());
-            LockManager::builder().url(url).client_name("ours").credentials(vault.clone())
+            patient::builder().url(url).client_name("ours").credentials(vault.clone())
         };
         let manager = builder().connect().await.expect("connects");
         works(&server, &manager, &mut shown).await;
@@ -193,7 +193,7 @@ async fn passwords_of_a_provider_are_neither_logged_nor_shown() {
         vault.0.send_replace("second");
         eventually(SOON, "it is signed in again", async || server.calls_of("auth").await > before).await;
         vault.0.send_replace("wrong");
-        eventually(SOON, "it is refused", async || server.errors_of("WRONGPASS").await == 1).await;
+        eventually(SOON, "it is refused", async || server.errors_of("WRONGPASS").await >= 1).await;
         shown.note(&manager.health());
         server.kill_clients().await;
         eventually(SOON, "the next connection is refused", async || manager.lock("k").await.is_err()).await;
@@ -213,8 +213,7 @@ async fn tokens_are_neither_logged_nor_shown_whatever_becomes_of_them() {
     let mut shown = Shown::new(log);
     let server = RedisServer::start().await;
     let connect = async |name: &str| {
-        let builder =
-            LockManager::builder().url(server.url()).client_name(name).defaults(LeaseOptions::new().ttl(LONG));
+        let builder = patient::builder().url(server.url()).client_name(name).defaults(LeaseOptions::new().ttl(LONG));
         builder.connect().await.expect("connects")
     };
     let (one, two) = (connect("one").await, connect("two").await);

@@ -3,13 +3,13 @@
 
 use lock_core::LockManager;
 use lock_tests::{LONG, RedisServer, SOON, eventually};
-use tokio::time::Instant;
 
 use crate::patient;
 
 /// How many requests it takes from a release to the release of the next holder, who has another manager: the least of some
 /// rounds, since a lease that is held for longer is renewed, and waiters look after their places. So rounds go on until one
-/// needs no more than `expected`, and a test fails only if none ever does.
+/// needs no more than `expected`, and a test fails only if none ever does. A round in which a lease was lost says nothing: one that
+/// was granted has a second at most until its first renewal is answered, and a busy machine may stand still for longer.
 ///
 /// On a runtime of several threads a waiter that is called needs the two releases only, and one that finds the key at a check
 /// of its own needs a third request.
@@ -31,13 +31,12 @@ pub(crate) async fn requests_of_a_handoff_after(
     expected: u64,
 ) -> u64 {
     let (mut least, mut last) = (u64::MAX, 0);
-    let deadline = Instant::now() + SOON;
-    for round in 0.. {
+    for round in 1..=MOST_ROUNDS {
         // A new one each time: all connections may be killed in a round.
         let mut client = server.connect().await.expect("connects");
         client.call(&["SELECT", database]).await.expect("it answers");
-        let held = one.lock("k").ttl(LONG).wait(SOON).await.expect("it is free");
-        let waiter = tokio::spawn(two.lock("k").ttl(LONG).wait(SOON).acquire());
+        let held = one.lock("k").ttl(LONG).wait(LONG).await.expect("it is free");
+        let waiter = tokio::spawn(two.lock("k").ttl(LONG).wait(LONG).acquire());
         let has_place = async || {
             // The name begins with the slot in a cluster.
             let places = client.call(&["KEYS", "*lock-core:queue:k"]).await.expect("it answers");
@@ -47,14 +46,15 @@ pub(crate) async fn requests_of_a_handoff_after(
         happens().await;
         let first = held.fencing_token().get();
         let before = server.script_calls().await;
-        held.release().await.expect("it is held");
+        let released = held.release().await;
         let next = waiter.await.expect("no panic").expect("its turn comes");
         let second = next.fencing_token().get();
-        next.release().await.expect("it is held");
-        least = least.min(server.script_calls().await - before);
+        if released.and(next.release().await).is_ok() {
+            least = least.min(server.script_calls().await - before);
+        }
         assert!(last < first && first < second, "{last}, {first}, {second}");
         last = second;
-        if round + 1 >= ROUNDS && (least <= expected || Instant::now() > deadline) {
+        if round >= ROUNDS && least <= expected {
             break;
         }
     }
@@ -62,13 +62,14 @@ pub(crate) async fn requests_of_a_handoff_after(
 }
 
 const ROUNDS: usize = 10;
+const MOST_ROUNDS: usize = 200;
 
 async fn requests_of_two(expected: u64) -> u64 {
     let server = RedisServer::start().await;
     let one = patient::connect(&server.url()).await.expect("connects");
     let two = patient::connect(&server.url()).await.expect("connects");
     let requests = requests_of_a_handoff(&server, "0", [&one, &two], expected).await;
-    assert!(server.left().await.is_empty());
+    eventually(SOON, "nothing is left", async || server.left().await.is_empty()).await;
     requests
 }
 

@@ -181,7 +181,7 @@ async fn connection_that_ends_with_the_last_answer_of_its_handshake_is_replaced(
     let told = Arc::new(Notify::new());
     let (address, accepted) = hangs_up_after_the_handshake(server.address(), Arc::clone(&told)).await;
     let manager = patient::connect(&server.url_at(&address)).await.expect("connects");
-    let guard = manager.lock("k").await.expect("the key is free");
+    let guard = manager.lock("k").ttl(LONG).await.expect("the key is free");
     told.notify_one();
     eventually(SOON, "it is replaced", async || accepted.load(Ordering::Relaxed) >= 3).await;
     assert!(!manager.is_locked("other").await.expect("connected again"));

@@ -42,8 +42,8 @@ fn manager_with_a_runtime_of_its_own_is_used_where_there_is_none() {
     bare.block_on(async {
         let manager = patient::builder().url(server.url()).runtime(engine.handle().clone());
         let manager = manager.connect().await.expect("connects");
-        let mut guard = manager.lock("k").ttl(Duration::from_secs(3)).await.expect("the key is free");
-        guard.extend(Duration::from_secs(30)).await.expect("held");
+        let mut guard = manager.lock("k").ttl(SOON).await.expect("the key is free");
+        guard.extend(LONG).await.expect("held");
         assert!(manager.inspect("k").await.expect("answered").is_locked());
         assert_eq!(manager.lock("k").wait(Duration::from_millis(50)).await.expect_err("held").kind(), ErrorKind::Busy);
         guard.release().await.expect("held");
@@ -60,7 +60,7 @@ async fn batch_that_is_refused_as_a_whole_ends_within_the_limit_of_one_call() {
     assert_eq!(server.call(&rules).await.text().as_deref(), Some("OK"));
     let proxy = FaultProxy::start(server.address()).await;
     let url = format!("redis://some:secret@{}", proxy.address());
-    let backend = RedisBackend::from_url(&url, "refused", 20 * LIMIT).expect("a sound URL");
+    let backend = RedisBackend::from_url(&url, "refused", 40 * LIMIT).expect("a sound URL");
     let work = async {
         let acquire = |key: String| {
             let key = LockKey::new(key).expect("a sound key");
@@ -68,7 +68,7 @@ async fn batch_that_is_refused_as_a_whole_ends_within_the_limit_of_one_call() {
         };
         // With that the server has the script.
         backend.call(Batch::from([acquire("{own}".to_owned())])).await.expect("the server answers");
-        // One after the other, the items would take five times the limit, at the end of which the call is an error.
+        // One after the other, the items would take more than twice the limit, at the end of which the call is an error.
         proxy.delay(LIMIT / 2, Duration::ZERO);
         let theirs = (0..100).map(|number| format!("theirs:{number}"));
         let batch = std::iter::once("{own}".to_owned()).chain(theirs).map(acquire);
@@ -102,7 +102,7 @@ fn acquire(name: &str, token: u128) -> Batch {
 #[tokio::test]
 async fn request_that_is_polled_too_late_sends_nothing_and_keeps_the_connection() {
     let server = RedisServer::start().await;
-    let limit = 2 * LIMIT;
+    let limit = 10 * LIMIT;
     let backend = RedisBackend::from_url(&server.url(), "late", limit).expect("a sound URL");
     let mut late = backend.call(acquire("late", 1));
     assert!((&mut late).now_or_never().is_none(), "there is no connection yet");
@@ -125,7 +125,7 @@ async fn request_that_is_polled_too_late_sends_nothing_and_keeps_the_connection(
 #[tokio::test]
 async fn answer_that_is_there_counts_however_late_it_is_looked_for() {
     let server = RedisServer::start().await;
-    let limit = 2 * LIMIT;
+    let limit = 10 * LIMIT;
     let backend = RedisBackend::from_url(&server.url(), "late", limit).expect("a sound URL");
     with_driver(&backend, async {
         backend.call(acquire("k", 1)).await.expect("the server answers");
@@ -214,13 +214,15 @@ async fn counts_round_trips(server: String) -> (String, Arc<[AtomicUsize; 2]>) {
 async fn server_that_is_300_ms_away_can_be_connected_to_and_used_with_the_defaults() {
     let server = RedisServer::start().await;
     let (address, trips) = counts_round_trips(server.address()).await;
+    let begun = Instant::now();
     let manager = patient::connect(&server.url_at(&address)).await.expect("connects");
-    // A connection that is not answered soon is followed by another one.
+    // A connection that is not answered soon is followed by another one, and one that is up is asked for a sign of life each second.
     let [connected, connections] = trips.each_ref().map(|count| count.load(Ordering::Relaxed));
-    assert!(connected <= 2 * connections, "{connected} round trips of {connections} connections");
+    let signs = || usize::try_from(begun.elapsed().as_secs()).expect("a short test");
+    assert!(connected <= 2 * connections + signs(), "{connected} round trips of {connections} connections");
     let guard = manager.lock("k").await.expect("the key is free");
     let used = trips[0].load(Ordering::Relaxed) - connected;
-    assert!(used <= 3, "{used} round trips");
+    assert!(used <= 3 + signs(), "{used} round trips");
     guard.release().await.expect("held");
     // Also when the former connection has to be killed.
     server.kill_clients().await;
@@ -274,7 +276,7 @@ async fn manager_that_begins_breaks_off_no_request_of_another_of_the_same_backen
     let backend = RedisBackend::from_url(&server.url(), "shared", LONG).expect("a sound URL");
     let manager = || LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
     let (one, other) = (manager(), manager());
-    let guard = one.lock("k").await.expect("the key is free");
+    let guard = one.lock("k").ttl(LONG).await.expect("the key is free");
     // Writes wait, and handshakes do not.
     assert_eq!(server.call(&["CLIENT", "PAUSE", "600000", "WRITE"]).await.text().as_deref(), Some("OK"));
     let before = backend.epoch();
@@ -328,7 +330,7 @@ fn answer_that_comes_while_the_runtime_stands_still_counts() {
     let server = outside.block_on(RedisServer::start());
     let (lets, watched) = watch::channel(true);
     let address = outside.block_on(keeps_answers_back(server.address(), watched));
-    let limit = 2 * LIMIT;
+    let limit = 8 * LIMIT;
     for threads in [1, 2] {
         let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("threads");
         let backend = RedisBackend::from_url(&server.url_at(&address), "still", limit).expect("a sound URL");
@@ -384,17 +386,20 @@ fn answer_that_comes_while_the_runtime_stands_still_counts() {
 async fn lease_that_is_renewed_over_a_long_way_keeps_its_connection() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
-    // A machine that is slow may add a second to each of the few renewals.
-    let (delay, ttl) = (ms(500), ms(4_500));
+    // A machine that is slow may add some seconds to each of the few renewals.
+    let (delay, ttl) = (ms(2_000), ms(18_000));
     proxy.delay(delay, Duration::ZERO);
     let builder = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(SOON);
-    let manager = builder.connect().await.expect("connects");
+    let manager = builder.connect_timeout(SOON).connect().await.expect("connects");
     // The first call of all takes two round trips, since the server does not have the script yet.
     assert!(!manager.is_locked("k").await.expect("is answered"));
     // A third of its ttl is little more than a round trip.
     let guard = manager.lock("k").ttl(ttl).await.expect("the key is free");
     let accepted = proxy.accepted();
-    tokio::time::sleep(2 * ttl).await;
+    for _ in 0..3 {
+        let before = guard.deadline();
+        eventually(SOON, "the lease is renewed", async || guard.deadline() > before).await;
+    }
     assert!(guard.is_held(), "{guard:?}");
     assert_eq!(proxy.accepted(), accepted, "the connection is as healthy as before");
     guard.release().await.expect("held");
@@ -481,9 +486,8 @@ fn pushes_without_end_do_not_keep_answers_and_renewals_back() {
         }
         for _ in 0..2 {
             // Only a renewal that was answered moves the deadline.
-            let deadline = || Instant::now() + guard.remaining();
-            let former = deadline();
-            eventually(SOON, "the lease is renewed in the flood", async || deadline() > former + ms(100)).await;
+            let former = guard.deadline();
+            eventually(SOON, "the lease is renewed in the flood", async || guard.deadline() > former).await;
         }
         on.store(false, Ordering::Relaxed);
         assert!(guard.is_held(), "{guard:?}");
@@ -510,15 +514,17 @@ fn managers_of_one_backend_are_answered_over_each_others_connection() {
             drop(manager.lock("first").await.expect("it becomes free"));
         }
         eventually(SOON, "both are connected", async || backend.epoch() == 2).await;
-        // A task that does not hear of an answer looks four times a second.
-        let pairs = async {
-            for _ in 0..300 {
-                for manager in &managers {
-                    manager.lock("k").await.expect("it is free").release().await.expect("it is held");
-                }
+        // A task that does not hear of an answer looks four times a second, so that two pairs of each manager would take a second. A busy
+        // machine may need that for them, too, but not each time.
+        let (mut quickest, mut round) = (Duration::MAX, 0);
+        while round < 50 || quickest >= ms(500) {
+            assert!(round < 250, "answers are not heard of when they come: {quickest:?}");
+            let begun = Instant::now();
+            for manager in managers.iter().chain(&managers) {
+                manager.lock("k").await.expect("it is free").release().await.expect("it is held");
             }
-        };
-        timeout(Duration::from_secs(120), pairs).await.expect("each answer is heard of when it comes");
+            (quickest, round) = (quickest.min(begun.elapsed()), round + 1);
+        }
     });
     drop((managers, server));
 }
@@ -529,8 +535,8 @@ async fn managers_of_one_backend_do_not_replace_each_others_connection() {
     let backend = RedisBackend::from_url(&server.url(), "shared", SOON).expect("a sound URL");
     let manager = || LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
     let (one, other) = (manager(), manager());
-    let _ours = one.lock("one").await.expect("the key is free");
-    let _held = other.lock("other").await.expect("the key is free");
+    let _ours = one.lock("one").ttl(LONG).await.expect("the key is free");
+    let _held = other.lock("other").ttl(LONG).await.expect("the key is free");
     eventually(SOON, "both are connected", async || backend.epoch() == 2).await;
     tokio::time::sleep(ms(3_500)).await; // some heartbeats
     assert_eq!(backend.epoch(), 2, "both connections are as healthy as before");

@@ -102,10 +102,10 @@ async fn key_that_is_taken_away_while_it_is_waited_for_is_lost() {
 #[tokio::test]
 async fn server_that_hangs_is_an_error_within_the_limit() {
     let group = Group::start(1).await;
-    let builder = LockManager::builder().url(group.primary.url()).command_timeout(ms(1_500));
+    let builder = LockManager::builder().url(group.primary.url()).command_timeout(ms(6_000));
     let manager = builder.connect().await.expect("connects");
     group.replicas[0].server.pause();
-    let waits = tokio::spawn(manager.lock("k").ttl(LONG).durability(one(ms(3_000))).acquire());
+    let waits = tokio::spawn(manager.lock("k").ttl(LONG).durability(one(SOON)).acquire());
     eventually(SOON, "it waits", async || group.waits_now().await).await;
     group.primary.pause();
     let error = within(SOON, waits).await.expect("no panic").expect_err("nobody answers");

@@ -62,7 +62,7 @@ async fn fault_42_overwritten_key_is_told_and_left_alone() {
         &[&["SET", "k", "somebody else's"]],
         &[&["DEL", "k"], &["HSET", "k", "owner", "1"]],
         &[&["DEL", "k"], &["RPUSH", "k", "1"]],
-        &[&["SET", "k", "lock-core:1:00000000000000000000000000000000", "PX", "60000"]],
+        &[&["SET", "k", "lock-core:1:00000000000000000000000000000000", "PX", "600000"]],
     ];
     let (server, run) = (RedisServer::start().await, Run::new("fault-42"));
     let (_manager, client) = client(&run, &server.url(), "p0").await;

@@ -1,6 +1,6 @@
 //! Clients of other libraries on the same key: real ones where they can be installed, their bytes everywhere.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use lock_core::ErrorKind;
 use lock_tests::{
@@ -53,7 +53,12 @@ async fn fault_43_clients_by_the_bytes_of_other_libraries_exclude_and_are_exclud
     ours.go().await;
     theirs.go().await;
     sleep(for_seconds(1)).await;
-    let rounds = [ours.stop(SOON).await, theirs.stop(SOON).await];
+    let has_had = |name: &str| {
+        let written = fs::read_to_string(run.folder().join(name));
+        written.is_ok_and(|written| written.contains(r#""op":"release""#))
+    };
+    eventually(LONG, "both have had the key", async || has_had("p0.jsonl") && has_had("f0.jsonl")).await;
+    let rounds = [ours.stop(LONG).await, theirs.stop(LONG).await];
     run.settle(&server).await;
     judged(&run);
     println!("{rounds:?} rounds, ours and theirs");
@@ -93,7 +98,7 @@ redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[
 return redis.call('pttl', KEYS[1]);";
     let (server, run) = (RedisServer::start().await, Run::new("fault-43-redisson"));
     let (_manager, client) = client(&run, &server.url(), "p0").await;
-    let theirs = ["EVAL", REDISSON, "1", "k", "30000", "8743c9c0-0795-4907-87fd-6c719a6b4586:1"];
+    let theirs = ["EVAL", REDISSON, "1", "k", "600000", "8743c9c0-0795-4907-87fd-6c719a6b4586:1"];
     assert!(server.call(&theirs).await.is_nil(), "they have it");
     // At once, and not when the wait is over: that is far longer than this limit.
     let told = timeout(SOON, client.acquire("k", TTL, |request| request.wait(LONG))).await.expect("at once");

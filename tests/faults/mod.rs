@@ -24,17 +24,19 @@ pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
 pub(crate) use lock_tests::{
-    HANDOFF, LONG, SOON, for_seconds, has_places,
+    LONG, SOON, for_seconds, has_places,
     history::{judged, judged_by},
     ms,
 };
 use lock_tests::{
-    RedisServer, eventually,
+    Process, RedisServer, Team, eventually, eventually_some,
     history::{Event, Held, History, Op, Recorded, Run},
 };
 
 /// The ttl of leases that are to expire. Those that are to be kept have a longer one, of which a slow machine leaves enough.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
+/// The ttl of leases that are to expire, but not before the test has looked: other processes may stand still for seconds before that.
+pub(crate) const LASTS: Duration = Duration::from_secs(15);
 /// From one renewal to the next of leases that are to be kept for long: they have the ttl [`LONG`].
 pub(crate) const OFTEN: Duration = Duration::from_millis(300);
 
@@ -57,19 +59,47 @@ pub(crate) async fn renewed(held: &Held, times: u32) {
 
 /// A client in the process of the test, whose requests may take far longer than they do on a busy machine.
 pub(crate) async fn client(run: &Run, url: &str, name: &str) -> (LockManager, Recorded) {
-    client_within(5 * TTL, run, url, name).await
+    client_within(15 * TTL, run, url, name).await
 }
 
-/// A client whose requests end after a limit of its own: a short one if they are to end in vain.
+/// A client whose requests end after a limit of its own: a short one if they are to end in vain. On a busy machine it may have to try
+/// again to connect within that.
 pub(crate) async fn client_within(limit: Duration, run: &Run, url: &str, name: &str) -> (LockManager, Recorded) {
-    let manager = LockManager::builder().url(url).client_name(name).command_timeout(limit);
-    let manager = manager.connect().await.expect("connects");
+    let builder = LockManager::builder().url(url).client_name(name).command_timeout(limit);
+    let manager = eventually_some(SOON, "it connects", async || builder.clone().connect().await.ok()).await;
     let client = Recorded::new(&manager, &run.recorder(name), "");
     (manager, client)
 }
 
-/// How long a request may take that is to end in vain.
-pub(crate) const LIMIT: Duration = Duration::from_secs(1);
+/// How long a request may take that is to end in vain, beside others that are to be answered.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+
+/// Waits until each process of a team has had another lease.
+pub(crate) async fn each_has_another(team: &mut Team) {
+    for member in &mut team.members {
+        let before = had(member).await;
+        eventually(LONG, "it has had another lease", async || had(member).await > before).await;
+    }
+}
+
+/// How many leases a process of a team has had.
+async fn had(member: &mut Process) -> u64 {
+    member.send("report").await;
+    let report = member.expect("report ", LONG).await;
+    report.split(' ').find_map(|count| count.strip_prefix("had=")?.parse().ok()).expect("it is reported")
+}
+
+/// How many leases were lost for nothing. One that has begun by a grant, and was not renewed since, lives for two seconds at most, and may
+/// be lost if its process or a server stood still meanwhile.
+pub(crate) fn lost_for_nothing(history: &History) -> usize {
+    let events = || history.events().iter();
+    let had_its_ttl = |lost: &Event| {
+        let mut of_it = events().filter(|event| event.token == lost.token);
+        of_it.any(|event| event.deadline.zip(event.t_return).is_some_and(|(deadline, at)| deadline > at + 10_000.0))
+    };
+    let stood_still = |lost: &Event| history.stood_still(&lost.process, lost.t_invoke - 2_000.0, lost.t_invoke) > 150.0;
+    events().filter(|lost| lost.op == Op::Lost && (had_its_ttl(lost) || !stood_still(lost))).count()
+}
 
 /// When somebody first got a lease that was asked for after `since`, or was got after it, on the clock of histories.
 pub(crate) fn first_grant(history: &History, since: f64) -> f64 {

@@ -7,14 +7,17 @@ use lock_tests::{
 };
 use tokio::time::sleep;
 
-use crate::faults::*;
+use crate::{
+    faults::*,
+    modes::state::{comes, give_back, next_holder, release, serve_all},
+};
 
 #[tokio::test]
 async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms_nobody() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-02"));
     let mut stopped = actor!(run, server.url(), "stopped").await;
     let mut next = actor!(run, server.url(), "next").await;
-    let ttl = 2 * TTL;
+    let ttl = LASTS;
     let old = stopped.acquire("k", ttl).await;
     next.begin("k", LONG, LONG).await;
     has_places(&server, 1).await;
@@ -23,7 +26,7 @@ async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms
     let fence = next.held(SOON).await;
     assert!(fence > old);
     assert_eq!(next.tell(&format!("count {}", server.address())).await, "counted");
-    sleep((ttl + ttl / 2).saturating_sub(span(since, now()))).await;
+    sleep((ttl + TTL).saturating_sub(span(since, now()))).await;
 
     let resumed = now();
     stopped.process.resume();
@@ -44,13 +47,13 @@ async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms
 
 #[tokio::test]
 async fn fault_03_holder_stopped_for_half_its_ttl_keeps_its_lease() {
-    let ttl = 6 * TTL;
+    let ttl = 20 * TTL;
     let (server, run) = (RedisServer::start().await, Run::new("fault-03"));
     let mut holder = actor!(run, server.url(), "holder").await;
     let fence = holder.acquire("k", ttl).await;
     for _ in 0..2 {
         // The other half of the ttl is for what else the machine does.
-        assert_eq!(holder.tell("extend 6000").await, "extended");
+        assert_eq!(holder.tell("extend 20000").await, "extended");
         holder.process.pause();
         sleep(ttl / 2).await;
         holder.process.resume();
@@ -90,7 +93,8 @@ async fn fault_04_processes_stopped_at_random_keep_every_rule() {
         sleep(ms(200)).await;
     }
     run.broken_since(since);
-    let rounds = team.stop(SOON).await;
+    each_has_another(&mut team).await;
+    let rounds = team.stop(LONG).await;
     run.settle(&server).await;
     let history = judged(&run);
     let count = |op, result| history.events().iter().filter(|event| event.op == op && event.result == result).count();
@@ -124,33 +128,27 @@ async fn fault_05_one_five_and_twenty_killed_waiters_in_a_row_are_passed_over_at
     let (server, run) = (RedisServer::start().await, Run::new("fault-05"));
     let mut holder = actor!(run, server.url(), "holder").await;
     holder.acquire("k", LONG).await;
-    let mut waiters = std::collections::VecDeque::new();
+    let (mut waiters, mut tokens, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     for index in 0..30 {
         let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
-        waiter.begin("k", LONG, LONG).await;
-        has_places(&server, index + 1).await;
-        waiters.push_back(waiter);
+        comes(&server, waiter.begin("k", LONG, LONG), &mut tokens).await;
+        waiters.push(waiter);
     }
-    let mut gone = 0;
     for killed in [1, 5, 20] {
-        for _ in 0..killed {
-            waiters.pop_front().expect("there are enough").kill(&run).await;
+        for mut waiter in waiters.drain(..killed) {
+            waiter.kill(&run).await;
+            let index: usize = waiter.name[1..].parse().expect("a number");
+            dead.push(tokens[index].clone());
         }
-        let released = Instant::now();
-        assert_eq!(holder.tell("release").await, "released");
-        holder = waiters.pop_front().expect("there are enough");
-        holder.held(SOON).await;
-        figure(5, &format!("handoff past {killed} waiters that were killed"), released.elapsed());
-        // In the same step of the server as the release: it kept the key for none of those that were killed, which nobody listens for.
-        let queue = server.keys("*queue:k").await.pop().expect("others wait");
-        let first = server.call(&["HGET", &queue, "first"]).await.text().expect("a ticket");
-        gone += killed + 1;
-        assert_eq!(first, (gone + 1).to_string(), "they are out of the queue");
+        // In the same step of the server as the release: it keeps the key for none of those that were killed, which nobody listens for.
+        let (granted, _) = release(&mut holder, &server, &dead).await;
+        assert!(!dead.iter().any(|token| granted.has(token)), "the key was granted to a waiter that was killed");
+        let (next, _, took) = next_holder(&mut waiters).await;
+        holder = next;
+        figure(5, &format!("handoff past {killed} waiters that were killed"), took);
     }
-    assert_eq!(holder.tell("release").await, "released");
-    let mut last = waiters.pop_front().expect("one is left");
-    last.held(SOON).await;
-    assert_eq!(last.tell("release").await, "released");
+    give_back(&mut holder).await;
+    serve_all(&mut waiters).await;
     run.settle(&server).await;
     judged(&run);
 }

@@ -7,7 +7,7 @@ use lock_tests::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::faults::*;
+use crate::{faults::*, patient};
 
 #[tokio::test]
 async fn fault_36_without_memory_to_spare_nothing_new_is_held_and_the_old_is_kept() {
@@ -66,7 +66,7 @@ async fn fault_38_replica_refuses_without_a_hot_loop() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-38-readonly"));
     let (manager, client) = client(&run, &server.url(), "p0").await;
     let other = Recorded::new(&manager, &run.recorder("p0"), "held");
-    let mut held = other.acquire("held", 4 * TTL, |request| request).await.expect("free");
+    let mut held = other.acquire("held", LASTS, |request| request).await.expect("free");
     // The connection is old enough to be replaced when the server turns out to be no primary.
     sleep(TTL + ms(100)).await;
     let connections = async || server.info("total_connections_received").await.parse::<u64>().expect("a number");
@@ -112,9 +112,10 @@ async fn switched_over(user: Option<&str>) {
     }
     let port = |server: &RedisServer| server.port().to_string();
     b.call(&["REPLICAOF", "127.0.0.1", &port(&a)]).await;
+    eventually(SOON, "it follows", async || b.info("master_link_status").await == "up").await;
     let proxy = FaultProxy::start(a.address()).await;
     let url = format!("redis://{credentials}{}", proxy.address());
-    let manager = LockManager::connect(&url).await.expect("connects");
+    let manager = patient::connect(&url).await.expect("connects");
     manager.lock("k").await.expect("free").release().await.expect("held");
     // As old as the connection of a service is.
     sleep(TTL + ms(100)).await;
@@ -160,7 +161,7 @@ async fn fault_38_replica_without_data_costs_no_lease_where_the_role_is_not_told
     }
     replica.call(&["REPLICAOF", "127.0.0.1", &nobody.to_string()]).await;
     let proxy = FaultProxy::start(primary.address()).await;
-    let manager = LockManager::connect(format!("redis://shop:secret@{}", proxy.address())).await.expect("connects");
+    let manager = patient::connect(format!("redis://shop:secret@{}", proxy.address())).await.expect("connects");
     let mut guard = manager.lock("k").ttl(LONG).await.expect("free");
     let dropped = manager.lock("dropped").ttl(LONG).await.expect("free");
     // The address leads to it for a moment.
@@ -199,7 +200,7 @@ async fn fault_38_too_few_replicas_refuse_without_a_hot_loop() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-38-noreplicas"));
     let (manager, client) = client(&run, &server.url(), "p0").await;
     let other = Recorded::new(&manager, &run.recorder("p0"), "held");
-    let held = other.acquire("held", 4 * TTL, |request| request).await.expect("free");
+    let held = other.acquire("held", LASTS, |request| request).await.expect("free");
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "2"]).await;
     asked_in_vain(&server, &run, &client, held, ErrorKind::Backend).await;
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
@@ -328,9 +329,9 @@ async fn fault_38_messages_of_grants_do_not_go_to_replicas() {
 
     let (primary, replica) = (RedisServer::start().await, RedisServer::start().await);
     replica.call(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).await;
-    let one = LockManager::connect(&primary.url()).await.expect("connects");
-    let two = LockManager::connect(&primary.url()).await.expect("connects");
-    let held = one.lock("k").await.expect("free");
+    let one = patient::connect(primary.url()).await.expect("connects");
+    let two = patient::connect(primary.url()).await.expect("connects");
+    let held = one.lock("k").ttl(LONG).await.expect("free");
     let waiter = tokio::spawn(async move { two.lock("k").wait(SOON).await.expect("its turn comes").fencing_token() });
     let waits = async || primary.call(&["EXISTS", RedisServer::WAITING]).await.integer() == Some(1);
     eventually(SOON, "it has a place", waits).await;

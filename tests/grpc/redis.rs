@@ -1,8 +1,6 @@
 //! The same on a real Redis: two servers that know nothing of each other, and a Redis that goes away.
 
-use std::time::Duration;
-
-use lock_core::{LeaseOptions, LockManager};
+use lock_core::LeaseOptions;
 use lock_tests::{LONG, RedisServer, SOON, eventually};
 use lock_tower::OnBackendError;
 use tokio::task::JoinSet;
@@ -26,7 +24,7 @@ async fn two_servers_on_one_redis_serve_one_call_per_key_at_a_time() {
     let mut clients = Vec::new();
     for _ in 0..2 {
         let manager = patient::connect(&redis.url()).await.unwrap();
-        clients.push(client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(120))), &floor).await);
+        clients.push(client(layer(&manager).options(LeaseOptions::new().wait(LONG)), &floor).await);
     }
     let mut calls = JoinSet::new();
     for number in 0..CALLS {
@@ -76,8 +74,7 @@ async fn a_client_that_goes_leaves_no_key_in_redis() {
 #[tokio::test]
 async fn bad_input_70_a_redis_that_is_gone_is_unavailable_until_it_is_back() {
     let mut redis = RedisServer::start().await;
-    let manager =
-        LockManager::builder().url(redis.url()).command_timeout(Duration::from_secs(5)).connect().await.unwrap();
+    let manager = patient::connect(redis.url()).await.unwrap();
     let floor = Floor::default();
     let strict = layer(&manager);
     let open = layer(&manager).on_backend_error(OnBackendError::LetThrough);

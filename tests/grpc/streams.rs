@@ -111,7 +111,7 @@ async fn bad_input_72_an_upload_is_locked_before_its_first_message_and_until_its
 #[tokio::test]
 async fn bad_input_72_an_upload_that_takes_longer_than_the_ttl_is_renewed() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
-    let mut client = client(layer(&manager).options(LeaseOptions::new().ttl(Duration::from_secs(3))), &floor).await;
+    let mut client = client(layer(&manager).options(LeaseOptions::new().ttl(Duration::from_secs(9))), &floor).await;
     let (sender, orders) = orders("a");
     let upload = tokio::spawn(async move { client.upload(orders).await });
     until("the method works", || floor.inside() == 1).await;

@@ -130,14 +130,14 @@ async fn renewals_and_losses_are_noticed() {
 async fn a_call_that_takes_longer_than_a_lease_hides_no_renewal() {
     let (server, run, manager) = (RedisServer::start().await, Run::new("recording-hidden"), LockManager::in_memory());
     let mut register = Register::connect(&server.address()).await.unwrap();
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(6);
     let mut held = client(&run, &manager).acquire("k", ttl, |request| request).await.unwrap();
     server.pause();
     let counting = tokio::spawn(async move {
         let counted = held.count(&mut register).await;
         (held, counted)
     });
-    sleep(3 * ttl).await;
+    sleep(2 * ttl).await;
     server.resume();
     let (held, counted) = counting.await.unwrap();
     assert_eq!(counted, Some(true));

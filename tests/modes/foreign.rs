@@ -54,13 +54,13 @@ async fn group_and_foreign_lock(mode: Mode, name: &str) {
         let theirs = foreign.acquire("k", Some(lives), Duration::ZERO).await.expect("is answered");
         let theirs = theirs.expect("nothing of the group is left");
         // In this order: on a slow machine their lock may be over by now.
-        let tried = client.try_acquire_in(mode, "k", TTL).await.expect("is answered");
+        let tried = client.try_acquire_in(mode, "k", LONG).await.expect("is answered");
         assert!(tried.is_none() || server.call(&["GET", "k"]).await.text().is_none_or(|token| token != theirs));
         if let Some(early) = tried {
             early.release().await.expect("held");
         }
         let other = Recorded::new(&manager, &run.recorder("p0"), "waits");
-        let waits = tokio::spawn(async move { other.acquire_in(mode, "k", TTL, |request| request.wait(LONG)).await });
+        let waits = tokio::spawn(async move { other.acquire_in(mode, "k", LONG, |request| request.wait(LONG)).await });
         tokio::time::sleep(TTL / 2).await;
         // In this order, too.
         let finished = waits.is_finished();
@@ -108,7 +108,7 @@ async fn fault_52_key_is_free_for_other_libraries_when_its_last_share_is_over() 
     // The key was to live for a minute, and nobody of ours comes to look.
     releases(&mut long).await;
     let since = now();
-    let theirs = foreign.acquire("k", Some(LONG), TTL + HANDOFF).await.expect("is answered").expect("the key expires");
+    let theirs = foreign.acquire("k", Some(LONG), SOON).await.expect("is answered").expect("the key expires");
     figure(52, "release of a long share beside a dead one of 2 s to a foreign lock", span(since, now()));
     assert!(foreign.release("k", &theirs).await.expect("is answered"));
     run.settle(&server).await;

@@ -1,40 +1,51 @@
 //! One queue of requests in all modes, of several processes.
 
+use std::fs;
+
 use lock_tests::{
     Dice, Team,
-    history::{Event, Op, Outcome},
+    history::{Event, History, Op},
 };
 use tokio::time::sleep;
 
-use crate::modes::*;
+use crate::modes::{
+    state::{comes, next_holder, release},
+    *,
+};
 
 #[tokio::test]
 async fn processes_that_want_a_key_in_all_modes_are_served_in_their_order() {
+    const HANDOFFS: usize = 5;
     let (server, run) = (RedisServer::start().await, Run::new("modes-order"));
     let mut holder = actor!(run, server.url(), "holder").await;
-    let mut last = holder.acquire("k", LONG).await;
     let (reads, writes) = (Mode::Shared, Mode::Exclusive);
     let both = Mode::Permits { total: 2, take: 1 };
+    let modes = [reads, reads, writes, reads, both, both, writes];
     let mut waiters = Vec::new();
-    for (index, mode) in [reads, reads, writes, reads, both, both, writes].into_iter().enumerate() {
-        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
-        waiter.begin_in(mode, "k", LONG, LONG).await;
-        has_places(&server, index + 1).await;
-        waiters.push(waiter);
+    for index in 0..modes.len() {
+        waiters.push(actor!(run, server.url(), &format!("w{index}")).await);
     }
-    assert_eq!(holder.tell("release").await, "released");
-    // Those of a group hold together. If it were the turn of others, these would wait for ever.
-    for group in [0..2, 2..3, 3..4, 4..6, 6..7] {
-        let mut fences = Vec::new();
-        for waiter in &mut waiters[group.clone()] {
-            fences.push(waiter.held(HANDOFF).await);
+    // Those of a group are granted the key together, and nobody before them: as often as a round has it. On a busy machine some handoffs
+    // are not seen.
+    let (mut seen, mut known) = (0, Vec::new());
+    for round in 0.. {
+        if seen >= HANDOFFS {
+            break;
         }
-        assert!(fences.iter().all(|fence| *fence > last), "{fences:?} after {last}");
-        assert_eq!(fences[0] == fences[fences.len() - 1], group.len() == 1 || group.start == 0, "{fences:?}");
-        last = fences.into_iter().max().expect("one at least");
-        for waiter in &mut waiters[group] {
-            releases(waiter).await;
+        assert!(round < 20, "{seen} handoffs were seen");
+        holder.acquire("k", LONG).await;
+        for (waiter, mode) in waiters.iter_mut().zip(modes) {
+            let (before, after) = comes(&server, waiter.begin_in(mode, "k", LONG, LONG), &mut known).await;
+            after.follows(&before);
         }
+        seen += usize::from(release(&mut holder, &server, &[]).await.1);
+        let mut served = Vec::new();
+        while !waiters.is_empty() {
+            let mut next = next_holder(&mut waiters).await.0;
+            seen += usize::from(release(&mut next, &server, &[]).await.1);
+            served.push(next);
+        }
+        waiters = served;
     }
     run.settle(&server).await;
     judged(&run);
@@ -55,9 +66,8 @@ async fn fault_51_queue_of_all_modes_keeps_every_rule_under_kills_stops_and_rest
     let mut dice = Dice::named("fault_51");
     let (start, since) = (Instant::now(), now());
     let (mut killed, mut stopped) = (0, 0);
-    let commands = async || server.info("total_commands_processed").await.parse::<u64>().expect("a number");
-    // On a slow machine for longer, until as much was done as usually is in much less time.
-    while start.elapsed() < for_seconds(4) || commands().await < 8_000 && start.elapsed() < SOON {
+    // On a slow machine for longer, until as much was done as is demanded below.
+    while start.elapsed() < for_seconds(4) || (stopped == 0 || !has_enough(&run)) && start.elapsed() < LONG {
         let victim = usize::try_from(dice.below(PROCESSES)).expect("small");
         if killed <= 2 * stopped {
             killed += 1;
@@ -76,15 +86,11 @@ async fn fault_51_queue_of_all_modes_keeps_every_rule_under_kills_stops_and_rest
     }
     sleep(2 * ttl).await; // calm
     run.broken_since(since);
-    let rounds = team.stop(SOON).await;
+    let rounds = team.stop(LONG).await;
     run.settle(&server).await;
     let history = judged(&run);
-    let granted: Vec<&Event> =
-        history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).collect();
-    let of = |is: fn(Mode) -> bool| granted.iter().filter(|event| is(event.mode)).count();
-    let writers = of(|mode| mode == Mode::Exclusive);
-    let readers = of(|mode| mode == Mode::Shared);
-    let permits = of(|mode| matches!(mode, Mode::Permits { .. }));
+    let granted = granted(&history);
+    let [writers, readers, permits] = in_each_mode(&granted);
     println!(
         "{killed} kills, {stopped} stops; {writers} writers, {readers} readers, {permits} permits; {rounds:?} rounds"
     );
@@ -96,19 +102,35 @@ async fn fault_51_queue_of_all_modes_keeps_every_rule_under_kills_stops_and_rest
     numbers.sort_unstable();
     numbers.dedup();
     assert!(numbers.len() < readers, "{} groups of {readers} readers", numbers.len());
-    no_update_is_lost(&server, history.events()).await;
+    no_update_is_lost(&server, 2, history.events()).await;
 }
 
-/// The registers have all updates that were answered, and none that was not sent.
-async fn no_update_is_lost(server: &RedisServer, events: &[Event]) {
-    let writes = |result| events.iter().filter(|event| event.op == Op::Write && event.result == result).count();
-    let (written, unknown) = (writes(Outcome::Ok), writes(Outcome::Info));
-    let mut counted = 0;
-    for key in 0..2 {
-        let value = server.call(&["HGET", &format!("register:k{key}"), "value"]).await.text();
-        counted += value.map_or(0, |value| value.parse::<usize>().expect("a number"));
+/// The leases that were had.
+fn granted(history: &History) -> Vec<&Event> {
+    history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).collect()
+}
+
+/// How many writers, readers and holders of permits there were.
+fn in_each_mode(granted: &[&Event]) -> [usize; 3] {
+    let of = |is: fn(Mode) -> bool| granted.iter().filter(|event| is(event.mode)).count();
+    [
+        of(|mode| mode == Mode::Exclusive),
+        of(|mode| mode == Mode::Shared),
+        of(|mode| matches!(mode, Mode::Permits { .. })),
+    ]
+}
+
+/// Whether enough leases of each mode were written down.
+fn has_enough(run: &Run) -> bool {
+    let mut history = History::default();
+    for file in fs::read_dir(run.folder()).expect("the folder is there") {
+        let path = file.expect("it can be read").path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            let text = fs::read_to_string(&path).expect("it can be read");
+            // The last line may be half written.
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            history.add_lines(&path.to_string_lossy(), whole).expect("these are events");
+        }
     }
-    println!("{written} writes, {unknown} of which nobody knows, {counted} updates");
-    let never_back = events.iter().filter(|event| event.op == Op::Write && event.t_return.is_none()).count();
-    assert!((written - never_back..=written + unknown).contains(&counted), "{counted} of {written} updates");
+    in_each_mode(&granted(&history)).iter().all(|count| *count > 30)
 }

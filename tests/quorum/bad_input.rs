@@ -1,6 +1,6 @@
 //! The rows of bad input that are about quorums, on real servers. (34 and 36 need none: they are with the builder.)
 
-use lock_core::{ErrorKind, LeaseOptions};
+use lock_core::ErrorKind;
 use lock_tests::{eventually_some, free_port};
 
 use super::*;
@@ -72,7 +72,7 @@ async fn a_server_under_two_names_has_one_vote() {
     let nodes = Nodes::start(1).await;
     let urls = with_a_second_name(&nodes, Some(format!("redis://127.0.0.1:{}", free_port())));
     let builder =
-        || LockManager::builder().quorum(&urls).command_timeout(LIMIT / 2).defaults(LeaseOptions::new().ttl(LONG));
+        || LockManager::builder().quorum(&urls).command_timeout(LIMIT / 3).defaults(LeaseOptions::new().ttl(LONG));
     for _ in 0..3 {
         let error = builder().build().expect("three URLs").lock("k").await.expect_err("one server is no majority");
         assert!(error.to_string().contains("2 of 3 nodes failed, and a lock needs 2"), "{error}");
@@ -88,9 +88,10 @@ async fn a_server_under_two_names_has_one_vote() {
 async fn a_server_under_two_names_that_forgets_makes_no_second_holder() {
     let mut nodes = Nodes::start(2).await;
     let urls = with_a_second_name(&nodes, Some(nodes.servers[1].url()));
-    let error = LockManager::builder().quorum(&urls).connect().await.expect_err("it is said at once");
+    let builder = || LockManager::builder().quorum(&urls).command_timeout(LIMIT);
+    let error = builder().connect().await.expect_err("it is said at once");
     assert_eq!(error.cause().expect("the details").kind(), ErrorKind::Unsupported, "{error}");
-    let manager = || LockManager::builder().quorum(&urls).command_timeout(LIMIT).build().expect("three URLs");
+    let manager = || builder().build().expect("three URLs");
     for _ in 0..3 {
         let (one, other) = (manager(), manager());
         let guard = one.lock("k").ttl(LONG).await.expect("two servers");
@@ -108,8 +109,8 @@ async fn a_server_under_two_names_that_forgets_makes_no_second_holder() {
 async fn bad_input_39_the_databases_may_differ() {
     let nodes = Nodes::start(3).await;
     let urls: Vec<_> = nodes.urls().iter().enumerate().map(|(db, url)| format!("{url}/{db}")).collect();
-    let manager = LockManager::builder().quorum(&urls).build().unwrap();
-    let guard = manager.lock("k").await.unwrap();
+    let manager = LockManager::builder().quorum(&urls).command_timeout(LIMIT).build().unwrap();
+    let guard = manager.lock("k").ttl(LONG).await.unwrap();
     for (db, server) in nodes.servers.iter().enumerate() {
         let keyspace = |info: String| info.contains(&format!("db{db}:"));
         eventually(SOON, "each has it in its own database", async || {

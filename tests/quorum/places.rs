@@ -85,7 +85,7 @@ async fn waiters_are_served_while_any_one_node_hangs() {
             nodes.servers[hangs].pause();
             tokio::time::sleep(hung_for).await;
             // While the node hangs, and long before a request to it ends.
-            let (mut served, longest) = within(SOON, line.serve()).await;
+            let (mut served, longest) = within(LONG / 2, line.serve()).await;
             nodes.servers[hangs].resume();
             nodes.are_clean().await;
             println!("node {hangs} hung for {hung_for:?}: {served:?}");

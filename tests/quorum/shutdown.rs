@@ -7,7 +7,7 @@ use lock_tests::{figure, within};
 use super::*;
 
 /// How long a request to one node may take that ends in vain.
-const SLOW_LIMIT: Duration = Duration::from_secs(3);
+const SLOW_LIMIT: Duration = Duration::from_secs(8);
 
 /// Why a node does not answer.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ enum Node {
     KnownToBeStopped,
 }
 
-/// Shuts a manager down that holds two leases, and tells how long that took.
+/// Shuts a manager down that holds two leases, and tells how long that took: since the node stopped, if that was not known.
 async fn shut_down(nodes: &mut Nodes, node: Node, limit: Duration, ttl: Duration) -> Duration {
     let manager = LockManager::builder().quorum(nodes.urls()).command_timeout(limit).client_name(name(node));
     let manager = manager.build().expect("a sound quorum");
@@ -35,6 +35,7 @@ async fn shut_down(nodes: &mut Nodes, node: Node, limit: Duration, ttl: Duration
         .await;
         guards.push(guard);
     }
+    let mut begun = Instant::now();
     match node {
         Node::Killed => nodes.servers[1].stop(),
         Node::Stopped | Node::KnownToBeStopped => nodes.servers[1].pause(),
@@ -45,8 +46,8 @@ async fn shut_down(nodes: &mut Nodes, node: Node, limit: Duration, ttl: Duration
             manager.health().nodes().iter().filter(|node| node.is_up()).count() == 2
         })
         .await;
+        begun = Instant::now();
     }
-    let begun = Instant::now();
     assert_eq!(within(SOON, manager.shutdown(Duration::ZERO)).await, 2);
     let took = begun.elapsed();
     // A majority has released.
@@ -88,7 +89,8 @@ async fn a_shutdown_waits_for_a_node_that_has_just_stopped_for_one_limit() {
     let mut nodes = Nodes::start(3).await;
     let took = shut_down(&mut nodes, Node::Stopped, SLOW_LIMIT, LONG).await;
     figure(18, "shutdown, one node stopped just before", took);
-    assert!(took > SLOW_LIMIT * 9 / 10, "it may answer yet: {took:?}");
+    // A sign of life that it was asked for just before may be missed sooner.
+    assert!(took > SLOW_LIMIT / 2, "it may answer yet: {took:?}");
     nodes.servers[1].resume();
     nodes.are_clean().await;
 }

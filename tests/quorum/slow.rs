@@ -10,9 +10,11 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// How late: far longer than a pair takes, on a busy machine too.
-const LATE: Duration = Duration::from_millis(500);
+/// How late: far longer than a pair takes, and no longer than a node is waited for that is not known to be late.
+const LATE: Duration = Duration::from_secs(1);
 const PAIRS: u64 = 40;
+/// How often pairs are tried that do not wait: on a busy machine each may take as long as if it did.
+const TRIES: usize = 15;
 
 /// The first node keeps the queue of a key, and the last one is only counted. Virtual time says how little such a node costs, to the
 /// millisecond (`lock-core/src/backend/quorum/tests/outlier.rs`).
@@ -52,7 +54,7 @@ async fn fault_53_a_node_that_answers_late_is_not_waited_for() {
                 });
             }
             let reached = async |count: u64| {
-                eventually(SOON, "leases follow one another", async || pairs.load(Ordering::Relaxed) >= count).await;
+                eventually(LONG, "leases follow one another", async || pairs.load(Ordering::Relaxed) >= count).await;
             };
             reached(PAIRS).await;
             proxy.delay(LATE / 2, Duration::ZERO);
@@ -61,9 +63,9 @@ async fn fault_53_a_node_that_answers_late_is_not_waited_for() {
             let before = nodes.servers[late].calls_of("set").await;
             // A pair that waits for the late node is never this quick; one that does not may be slow, on a busy machine or behind others.
             let enough = PAIRS / 20;
-            let (end, mut tried) = (Instant::now() + SOON, Vec::new());
+            let mut tried = Vec::new();
             while tried.last().is_none_or(|quick| *quick < enough) {
-                assert!(Instant::now() < end, "of {PAIRS} pairs, {tried:?} cannot have waited for the late node");
+                assert!(tried.len() < TRIES, "of {PAIRS} pairs, {tried:?} cannot have waited for the late node");
                 let (begun, from, quick_before) =
                     (Instant::now(), pairs.load(Ordering::Relaxed), quick.load(Ordering::Relaxed));
                 reached(from + PAIRS).await;

@@ -214,8 +214,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const LONG: Duration = Duration::from_secs(600);
 /// For how long a key may be busy that a request has asked for which was not answered.
 const IN_DOUBT: Duration = Duration::from_millis(500);
-/// How long a request of a visitor may take.
-const LIMIT: Duration = Duration::from_secs(2);
+/// How long a request of a visitor may take: the last one takes as long.
+const LIMIT: Duration = Duration::from_secs(10);
 /// How often ends are awaited and dropped while a lease goes on.
 const SELECTS: usize = 32;
 /// So few tokens say nothing about whether others have gone.

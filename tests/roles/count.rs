@@ -3,10 +3,10 @@
 //! Each round takes the lock of KEY, reads `KEY:number`, and writes one more: an update is lost whenever two were inside
 //! at once. The number is kept in the Redis at ADDRESS, behind no lock of its own. Says `counted ROUNDS` at the end.
 
-use std::{error::Error, time::Duration};
+use std::error::Error;
 
 use lock_core::LockManager;
-use lock_tests::RawClient;
+use lock_tests::{LONG, RawClient};
 use tokio::task::yield_now;
 
 pub(crate) async fn count(url: &str, address: &str, key: &str, rounds: &str) -> Result<(), Box<dyn Error>> {
@@ -15,7 +15,7 @@ pub(crate) async fn count(url: &str, address: &str, key: &str, rounds: &str) -> 
     let number_key = format!("{key}:number");
     let rounds: u32 = rounds.parse()?;
     for _ in 0..rounds {
-        let guard = manager.lock(key).ttl(TTL).wait(PATIENCE).await?;
+        let guard = manager.lock(key).ttl(LONG).wait(LONG).await?;
         let number = redis.call(&["GET", &number_key]).await?.text();
         let number: u64 = number.as_deref().unwrap_or("0").parse()?;
         yield_now().await;
@@ -25,6 +25,3 @@ pub(crate) async fn count(url: &str, address: &str, key: &str, rounds: &str) -> 
     println!("counted {rounds}");
     Ok(())
 }
-
-const TTL: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@
 //! requests that have nothing to do with each other: an update is lost whenever two were inside at once. It answers with
 //! the number that it wrote and its fencing token. Says `serving PORT`, and ends with its input.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc};
 
 use axum::{
     Extension, Router,
@@ -13,7 +13,7 @@ use axum::{
     routing::post,
 };
 use lock_core::{Lease, LeaseOptions, LockManager};
-use lock_tests::RawClient;
+use lock_tests::{LONG, RawClient};
 use lock_tower::LockLayer;
 use tokio::{net::TcpListener, sync::Mutex, task::yield_now};
 
@@ -23,7 +23,7 @@ pub(crate) async fn serve(url: &str, address: &str) -> Result<(), Box<dyn Error>
     let manager = crate::connected(LockManager::builder().url(url)).await?;
     let numbers: Numbers = Arc::new(Mutex::new(RawClient::tcp(address).await?));
     let layer = LockLayer::http(manager, |request: &Request| request.uri().path().to_owned())
-        .options(LeaseOptions::new().wait(PATIENCE));
+        .options(LeaseOptions::new().ttl(LONG).wait(LONG));
     let app = Router::new().route("/count/{key}", post(count)).route_layer(layer).with_state(numbers);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("serving {}", listener.local_addr()?.port());
@@ -49,5 +49,3 @@ async fn call(numbers: &Numbers, command: &[&str]) -> Result<Option<String>, Sta
     let reply = numbers.lock().await.call(command).await;
     reply.map(|reply| reply.text()).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
-
-const PATIENCE: Duration = Duration::from_secs(120);

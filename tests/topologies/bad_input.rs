@@ -78,6 +78,7 @@ async fn bad_input_90_to_93_sentinels_that_do_not_know_or_do_not_answer() {
 #[tokio::test]
 async fn bad_input_94_and_95_a_plain_url_to_a_sentinel_a_node_or_a_replica() {
     let sentinels = Sentinels::builder().sentinels(1).replicas(1).start().await;
+    sentinels.be_patient().await;
     let sentinel = sentinels.sentinels()[0].address();
     let refused = refusal_in_vain(&format!("redis://:secret@{sentinel}")).await;
     // A sentinel without a password refuses ours.
@@ -120,11 +121,11 @@ async fn bad_input_96_a_cluster_that_does_not_cover_all_slots() {
     let cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
     let node = lacking(&cluster).await;
     let url = format!("redis+cluster://{}", cluster.addresses()[node]);
-    let manager = LockManager::builder().url(url).command_timeout(LIMIT).connect().await.expect("it goes on");
+    let partial = manager(&url, "shop").await;
     let covered = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) > 2).expect("one of them");
-    manager.lock(covered).await.expect("its slot is there").release().await.expect("held");
+    partial.lock(covered).await.expect("its slot is there").release().await.expect("held");
     let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) <= 2).expect("one of them");
-    let error = manager.lock(&key).await.expect_err("its slot is nowhere");
+    let error = partial.lock(&key).await.expect_err("its slot is nowhere");
     println!("{error}");
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     // A cluster that has no slots at all.
@@ -132,13 +133,13 @@ async fn bad_input_96_a_cluster_that_does_not_cover_all_slots() {
     let error = refusal_in_vain(&format!("redis+cluster://{}", empty.address())).await;
     assert!(error.to_string().contains(&empty.address()), "{error}");
     let mixed = format!("redis+cluster://{},{}", empty.address(), cluster.addresses()[node]);
-    LockManager::connect(mixed).await.expect("one of them knows");
+    manager(&mixed, "shop").await;
     // One that has left the cluster, and knows of its own slots only.
     let left = Cluster::empty_node().await;
     assert_eq!(left.call(&["CLUSTER", "ADDSLOTS", "0", "1", "2"]).await.text().as_deref(), Some("OK"));
     let whole = Cluster::builder().replicas(0).start().await;
     let mixed = format!("redis+cluster://{},{}", left.address(), whole.addresses()[0]);
-    let manager = LockManager::connect(mixed).await.expect("the others know");
+    let manager = manager(&mixed, "shop").await;
     manager.lock("k").await.expect("its slot is there").release().await.expect("held");
 }
 
@@ -189,6 +190,7 @@ async fn bad_input_98_addresses_that_stand_in_no_url_and_lead_nowhere() {
 #[tokio::test]
 async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
     let sentinels = Sentinels::builder().password("secret-a").sentinel_password("secret-b").replicas(1).start().await;
+    sentinels.be_patient().await;
     let url = sentinels.url();
     let with = |words: &str| format!("{url}?{words}");
     let right = manager(&with("sentinel_pass=secret-b"), "shop").await;
@@ -205,7 +207,7 @@ async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
         &["the sentinel ", sentinel, "sentinel_pass (invalid username-password pair or user is disabled); check"],
     );
     let builder = LockManager::builder().url(url.as_str()).sentinel_password("secret-b");
-    builder.connect().await.expect("the builder has the password of the sentinels");
+    builder.command_timeout(LIMIT).connect().await.expect("the builder has the password of the sentinels");
     let wrong =
         refusal(&with("sentinel_pass=secret-b").replace("secret%2Da", "secret-c").replace("secret-a", "secret-c"))
             .await;
@@ -217,9 +219,9 @@ async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
     is_final(&refusal(&format!("redis+cluster://:secret-c@{node}")).await, ErrorKind::Denied, &[&node, "refused"]);
     // Nobody hammers a server that refuses.
     let proxy = FaultProxy::start(node).await;
-    let manager = LockManager::builder().url(format!("redis+cluster://:secret-c@{}", proxy.address())).build();
-    let manager = manager.expect("a sound URL");
     let begun = Instant::now();
+    let builder = LockManager::builder().url(format!("redis+cluster://:secret-c@{}", proxy.address()));
+    let manager = builder.command_timeout(LIMIT).build().expect("a sound URL");
     while begun.elapsed() < ms(2_000) {
         let error = manager.lock("k").await.expect_err("a wrong password");
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

@@ -17,9 +17,12 @@ async fn keys_of_all_slots_and_with_any_braces_are_locked_together_and_nothing_i
     let odd = ["{", "}", "{}", "}{", "{{a}}", "a{b", "a}b", "{a}{b}", "a{}{b}", "{0}lock", "ä{ö}ü", "a b{c d}", "{\n}"];
     let keys: Vec<_> = (0..200).map(|number| format!("k{number}")).chain(odd.map(str::to_owned)).collect();
     for _ in 0..2 {
-        let all = manager.lock_all(keys.iter().map(String::as_str)).ttl(LONG).await.expect("free keys");
-        let held = cluster.keys("*").await;
-        assert!(keys.iter().all(|key| held.contains(key)), "{held:?}");
+        let all = manager.lock_all(keys.iter().map(String::as_str)).ttl(LONG).wait(LONG).await.expect("free keys");
+        eventually(SOON, "all nodes show their keys", async || {
+            let held = cluster.keys("*").await;
+            keys.iter().all(|key| held.contains(key))
+        })
+        .await;
         assert!(all.is_held());
         all.release().await.expect("held");
         eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
@@ -33,16 +36,20 @@ async fn keys_of_many_slots_are_given_back_when_one_is_busy() {
     let keys: Vec<_> = (0..30).map(|number| format!("k{number:02}")).collect();
     let busy = one.lock("k20").ttl(LONG).await.expect("free");
     let request = || two.lock_all(keys.iter().map(String::as_str)).ttl(LONG);
-    let error = request().wait(ms(2_000)).await.expect_err("one is busy");
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-    assert!(error.to_string().contains("k20"), "{error}");
+    // On a busy machine the wait may be over at a key before that.
+    eventually(LONG, "the busy key is named", async || {
+        let error = request().wait(ms(2_000)).await.expect_err("one is busy");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        error.to_string().contains("k20")
+    })
+    .await;
     assert!(request().try_acquire().await.expect("the nodes answer").is_none());
     eventually(SOON, "what was taken is given back", async || cluster.left().await == ["k20"]).await;
     // Two who want the same keys do not block one another.
     busy.release().await.expect("held");
-    let other = one.lock_all(keys.iter().rev().map(String::as_str)).ttl(LONG).wait(SOON);
+    let other = one.lock_all(keys.iter().rev().map(String::as_str)).ttl(LONG).wait(LONG);
     let (first, second) =
-        tokio::join!(async { request().wait(SOON).await.expect("one after the other").release().await }, async {
+        tokio::join!(async { request().wait(LONG).await.expect("one after the other").release().await }, async {
             other.await.expect("one after the other").release().await
         },);
     first.expect("held");
@@ -56,12 +63,13 @@ async fn keys_of_all_nodes_are_removed_by_force_and_others_stay() {
     let (one, two) = (manager(&cluster.url(), "p1").await, manager(&cluster.url(), "p2").await);
     let keys: Vec<_> = (0..60).map(|number| format!("shop:{number}")).collect();
     // Those that are not watched yet are told by their next renewal.
-    let held = one.lock_all(keys.iter().map(String::as_str)).ttl(TTL).await.expect("free");
+    let held = one.lock_all(keys.iter().map(String::as_str)).ttl(LONG).renew_every(ms(3_000)).wait(LONG);
+    let held = held.await.expect("free");
     let _other = one.lock("other").ttl(LONG).await.expect("free");
     let foreign = "shop:foreign";
     cluster.call_on(slot_of(foreign), &["SET", foreign, "somebody"]).await;
     assert_eq!(two.force_release_all("shop:").await.expect("all nodes answer"), 60);
-    assert_eq!(cluster.left().await, ["other", foreign]);
+    eventually(SOON, "all others stay", async || cluster.left().await == ["other", foreign]).await;
     within(SOON, held.ended()).await;
 }
 
@@ -70,7 +78,7 @@ async fn a_node_that_is_gone_is_an_error_of_the_list_and_not_a_smaller_number() 
     let mut cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
     let manager = manager(&cluster.url(), "p1").await;
     let keys: Vec<_> = (0..20).map(|number| format!("shop:{number}")).collect();
-    let _held = manager.lock_all(keys.iter().map(String::as_str)).ttl(LONG).await.expect("free");
+    let _held = manager.lock_all(keys.iter().map(String::as_str)).ttl(LONG).wait(LONG).await.expect("free");
     let gone = cluster.primary_of(slot_of("shop:0")).await;
     cluster.node_mut(gone).stop();
     let error = manager.force_release_all("shop:").await.expect_err("a node is gone");
@@ -144,7 +152,7 @@ async fn managers_that_share_a_backend_are_told_each_of_its_own_grants() {
 
 #[tokio::test]
 async fn what_a_node_refuses_stands_in_its_health() {
-    let cluster = Cluster::start().await;
+    let cluster = patient_cluster().await;
     let manager = manager(&cluster.url(), "refused").await;
     for node in cluster.nodes() {
         node.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -152,7 +160,8 @@ async fn what_a_node_refuses_stands_in_its_health() {
     manager.lock("k").await.expect_err("there is no memory");
     let health = manager.health();
     let faults: Vec<_> = health.nodes().iter().filter_map(|node| Some(node.last_error()?.message())).collect();
-    assert!(matches!(&faults[..], [fault] if fault.contains("out of memory")), "{faults:?}");
+    // On a busy machine another node may have been too slow once.
+    assert_eq!(faults.iter().filter(|fault| fault.contains("out of memory")).count(), 1, "{faults:?}");
 }
 
 /// A former primary that has become a replica accepts subscriptions, and the bus of the cluster carries messages to it. A waiter that heard of
@@ -162,7 +171,7 @@ async fn a_grant_that_nobody_hears_at_the_primary_is_heard_at_no_replica() {
     if !is_redis_7("channels of shards") {
         return;
     }
-    let cluster = Cluster::start().await;
+    let cluster = patient_cluster().await;
     let primary = cluster.primary_of(slot_of("k")).await;
     let replica = cluster.replicas_of(primary).await[0];
     let (primary, replica) = (cluster.node(primary), cluster.node(replica));
@@ -177,7 +186,7 @@ async fn a_grant_that_nobody_hears_at_the_primary_is_heard_at_no_replica() {
         assert!(matches!(held, Ok(Outcome::Held { .. })), "{held:?}");
         let busy = call(Operation::Acquire(Acquire::new(key(), waits, LONG).or_wait(place))).await;
         assert!(matches!(busy, Ok(Outcome::Busy { position: Some(1), .. })), "{busy:?}");
-        let queue = cluster.keys("*queue:k").await.remove(0);
+        let queue = primary.keys("*queue:k").await.remove(0);
         let places = primary.call(&["HVALS", &queue]).await;
         let mut texts = places.items().iter().filter_map(Reply::text);
         let place = texts.find(|text| text.contains("calls:elsewhere")).expect("it has a place");

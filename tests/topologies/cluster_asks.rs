@@ -9,7 +9,7 @@ use crate::topologies::*;
 /// that was sent back goes to the node that has the slot, without `ASKING`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_16_a_node_is_asked_out_of_turn_once_for_each_time_that_another_says_so() {
-    let cluster = Cluster::builder().replicas(0).start().await;
+    let cluster = Cluster::builder().replicas(0).node_timeout(SOON).start().await;
     let manager = LockManager::builder().url(cluster.url()).client_name("p1").command_timeout(LONG);
     let manager = manager.connect().await.expect("connects");
     let slot = slot_of("k").to_string();
@@ -33,7 +33,7 @@ async fn fault_16_a_node_is_asked_out_of_turn_once_for_each_time_that_another_sa
 /// `ASKING` holds for one command. A node that does not have the script refuses that command, and the next one has the source.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_16_a_node_without_the_script_is_asked_out_of_turn_once_more() {
-    let cluster = Cluster::builder().replicas(0).start().await;
+    let cluster = Cluster::builder().replicas(0).node_timeout(SOON).start().await;
     let manager = LockManager::builder().url(cluster.url()).client_name("p1").command_timeout(LONG);
     let manager = manager.connect().await.expect("connects");
     let slot = slot_of("k");
@@ -57,7 +57,7 @@ async fn a_channel_is_subscribed_to_again_when_the_batch_behind_the_subscription
     if !is_redis_7("a_channel_is_subscribed_to_again_when_the_batch_behind_the_subscription_was_refused") {
         return;
     }
-    let cluster = Cluster::builder().replicas(0).start().await;
+    let cluster = Cluster::builder().replicas(0).node_timeout(SOON).start().await;
     let allow = async |rules: &[&str]| {
         for node in cluster.nodes() {
             let answer = node.call(&[&["ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*"], rules].concat()).await;

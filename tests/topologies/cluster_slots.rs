@@ -42,9 +42,8 @@ async fn fault_16_keys_of_a_slot_that_moves_stay_held_and_are_waited_for_in_orde
     let line = queued(cluster.node(to), "{k}moves", 3).await;
     figure(16, "slot moved to waiting again", ended.elapsed());
     check("the slot has moved").await;
-    moves.release().await.expect("held");
     stays.release().await.expect("held");
-    line.serve(waiters).await;
+    line.serve(moves, waiters).await;
     eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }
@@ -64,13 +63,23 @@ async fn fault_16_what_cannot_be_done_while_a_slot_moves_is_done_when_it_has_mov
     cluster.move_key("{k}released").await;
     drop(dropped);
     let begun = Instant::now();
-    let (released, refused) =
-        tokio::join!(held.release(), third.acquire("{k}free", TTL, |request| request.wait(ms(4_500))),);
+    // A process that stands still just before the limit hears of the limit alone: then it asks again.
+    let refused = async {
+        for _ in 0..10 {
+            let refused = third.acquire("{k}free", TTL, |request| request.wait(ms(4_500))).await;
+            let refused = refused.expect_err("the slot does not end to move");
+            if refused.kind() != ErrorKind::Backend {
+                return refused;
+            }
+            println!("not answered while the slot moves: {refused}");
+        }
+        panic!("a key of the slot does not count as busy");
+    };
+    let (released, refused) = tokio::join!(held.release(), refused);
     figure(16, "release while the slot moves: error", begun.elapsed());
     let error = released.expect_err("the slot does not end to move");
     println!("released while the slot moves: {error}");
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-    let refused = refused.expect_err("the slot does not end to move");
     println!("acquired while the slot moves: {refused}");
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     cluster.move_keys(slot).await;
@@ -133,7 +142,7 @@ async fn fault_16_keys_on_their_way_are_listed_and_removed_by_force() {
     assert!(error.to_string().contains("{k}"), "{error}");
     cluster.end_migration(slot).await;
     assert_eq!(listed().await.expect("the nodes answer"), 2);
-    assert_eq!(cluster.left().await, [""; 0]);
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
 }
 
 /// A request that shares a call with one for a key of the slot waits for as long as that, and the others do not.
@@ -143,16 +152,16 @@ async fn fault_16_a_slot_that_is_slow_to_move_does_not_hold_up_the_other_keys_of
     let manager = manager(&cluster.url(), "p1").await;
     let slot = slot_of("{k}");
     let from = cluster.primary_of(slot).await;
-    let held = manager.lock("{k}0").ttl(TTL).await.expect("free");
+    let held = manager.lock("{k}0").ttl(LONG).await.expect("free");
     manager.lock("other").await.expect("free").release().await.expect("held");
     cluster.begin_migration(slot, (from + 1) % 3).await;
     cluster.move_keys(slot).await;
-    let stuck = |key| tokio::spawn(manager.lock(format!("{{k}}{key}")).wait(SOON).acquire());
+    let stuck = |key| tokio::spawn(manager.lock(format!("{{k}}{key}")).wait(LONG).acquire());
     let stuck: Vec<_> = (0..6).map(stuck).collect();
     // If each turn waited for the slot, it would fail; some are in a call of their own.
     let (begun, mut turns, mut done) = (Instant::now(), Vec::new(), 0);
     while done < 6 {
-        assert!(begun.elapsed() < SOON, "{turns:?}");
+        assert!(begun.elapsed() < LONG / 2, "{turns:?}");
         let asked = Instant::now();
         let outcome = async { manager.lock("other").wait(Duration::ZERO).await?.release().await }.await;
         assert!(outcome.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::Backend), "{outcome:?}");

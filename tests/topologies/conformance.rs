@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use lock_core::backend::{Backend, MemoryBackend, QuorumBackend, RedisBackend};
 use lock_test::conformance;
-use lock_tests::{Cluster, RedisServer, Sentinels, ms};
+use lock_tests::{Cluster, RedisServer, SOON, Sentinels};
 
 fn redis(url: &str) -> RedisBackend {
-    RedisBackend::from_url(url, "conformance", ms(10_000)).expect("a valid URL")
+    RedisBackend::from_url(url, "conformance", SOON).expect("a valid URL")
 }
 
 #[tokio::test]
@@ -24,12 +24,13 @@ async fn one_server_conforms() {
 #[tokio::test]
 async fn the_primary_that_sentinels_name_conforms() {
     let sentinels = Sentinels::start().await;
+    sentinels.be_patient().await;
     conformance::run(redis(&sentinels.url())).await;
 }
 
 #[tokio::test]
 async fn a_cluster_conforms() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::builder().node_timeout(SOON).start().await;
     conformance::run(redis(&cluster.url())).await;
 }
 

@@ -61,8 +61,8 @@ async fn count_what_does_not_answer(connect: impl AsyncFn(&'static str) -> LockM
     let handover = lock(&one, LONG / 2).await.expect("shared").hand_over().expect("held");
     let two_answer = |info: &KeyInfo| counted(info) == (3, 2, Some(1)) && !info.nobody_answered();
     let infos = eventually_some(SOON, "the third is counted", async || {
-        let infos =
-            [looks.inspect("shared").await.expect("answers"), looks.list("shared").await.expect("answers").remove(0)];
+        let listed = looks.list("shared").await.expect("answers").into_iter().next()?;
+        let infos = [looks.inspect("shared").await.expect("answers"), listed];
         infos.iter().all(two_answer).then_some(infos)
     })
     .await;
@@ -87,6 +87,7 @@ async fn managers_of_one_server_describe_each_other() {
 #[tokio::test]
 async fn managers_behind_sentinels_describe_each_other() {
     let sentinels = Sentinels::start().await;
+    sentinels.be_patient().await;
     let connect = async |name| manager(&sentinels.url(), name).await;
     describe_each_other(connect).await;
     count_what_does_not_answer(connect).await;
@@ -104,8 +105,10 @@ async fn managers_of_a_cluster_describe_each_other() {
 async fn managers_of_a_quorum_describe_each_other() {
     let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
     let urls = servers.each_ref().map(RedisServer::url);
-    let connect =
-        async |name| LockManager::builder().quorum(&urls).client_name(name).connect().await.expect("connects");
+    let connect = async |name| {
+        let builder = LockManager::builder().quorum(&urls).client_name(name).command_timeout(LIMIT);
+        builder.connect_timeout(SOON).connect().await.expect("connects")
+    };
     describe_each_other(connect).await;
     count_what_does_not_answer(connect).await;
 }
@@ -152,7 +155,7 @@ async fn a_user_who_may_not_publish_sees_what_the_store_and_the_process_say() {
 async fn a_key_of_another_library_is_described_by_those_who_wait_for_it() {
     let server = RedisServer::start().await;
     let (waits, looks) = (manager(&server.url(), "waits").await, manager(&server.url(), "looks").await);
-    server.call(&["SET", "k", "somebody", "PX", "60000"]).await;
+    server.call(&["SET", "k", "somebody", "PX", "600000"]).await;
     let _waiter = tokio::spawn(waits.lock("k").label("count").wait(LONG).acquire());
     let described = async || looks.list("").await.expect("answers").iter().map(seen).collect::<Vec<_>>();
     eventually(SOON, "the waiter", async || described().await == [(None, vec!["waits/count".to_owned()])]).await;

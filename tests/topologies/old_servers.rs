@@ -53,12 +53,13 @@ async fn waiters_of_a_cluster_poll_without_rights_to_channels() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_primary_is_followed_over_the_older_protocol() {
-    let (mut cluster, run) = (Cluster::start().await, Run::new("cluster-resp2-lost"));
+    let (mut cluster, run) = (patient_cluster().await, Run::new("cluster-resp2-lost"));
     let slot = slot_of("k");
     let from = cluster.primary_of(slot).await;
     let one = client(&run, &format!("{}?protocol=resp2", cluster.url()), "p0").await;
     let mut held = one.acquire("k", TTL, |request| request).await.expect("free");
     eventually(SOON, "all is replicated", async || cluster.is_replicated(slot).await).await;
+    nodes_be_quick(&cluster).await;
     let (since, killed) = (lock_tests::history::now(), Instant::now());
     cluster.node_mut(from).stop();
     let (failed_over, renewed) = tokio::join!(cluster.await_failover(slot, from, killed), async {

@@ -11,7 +11,8 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their_order() {
-    let (mut sentinels, run) = (Sentinels::builder().down_after(ms(1_500)).start().await, Run::new("fault-13-killed"));
+    let (mut sentinels, run) = (Sentinels::start().await, Run::new("fault-13-killed"));
+    sentinels.be_patient().await;
     let url = sentinels.url();
     let holder = client(&run, &url, "holder").await;
     let mut held = holder.acquire("k", TTL, |request| request).await.expect("free");
@@ -23,6 +24,7 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
         queued(&sentinels.servers()[0], "k", number + 1).await;
     }
     eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
+    sentinels_be_quick(&sentinels).await;
     let (since, killed) = (now(), Instant::now());
     sentinels.servers_mut()[0].stop();
     let (switched, renewed) = tokio::join!(sentinels.await_switch(0, killed), async {
@@ -30,13 +32,13 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
         killed.elapsed()
     });
     recovered(13, "primary killed to extended", switched, renewed);
+    sentinels.be_patient().await;
     assert!(held.check());
     // An outage outlasts their places; they have them back when they have asked again.
     let line = queued(&sentinels.servers()[sentinels.primary().await], "k", 3).await;
     figure(13, "primary killed to waiting again", killed.elapsed());
     run.broken_since(since);
-    held.release().await.expect("held");
-    line.serve(waiters).await;
+    line.serve(held, waiters).await;
     let primary = sentinels.primary().await;
     let requests = requests_of_a_handoff(&sentinels.servers()[primary], "0", [&before[0], &before[1]], 2).await;
     assert_eq!(requests, 2, "the two releases: waiters are called by the new primary");
@@ -47,10 +49,12 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_13_a_lease_that_reached_no_replica_is_told_after_the_switch_and_fences_rise() {
     let (mut sentinels, run) = (Sentinels::start().await, Run::new("fault-13-unreplicated"));
+    sentinels.be_patient().await;
     let (one, two) = (client(&run, &sentinels.url(), "one").await, client(&run, &sentinels.url(), "two").await);
     one.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
     sentinels.stop_replication().await;
-    let mut first = one.acquire("k", TTL, |request| request).await.expect("free");
+    let mut first = one.acquire("k", TTL, |request| request.renew_every(ms(3_000))).await.expect("free");
+    sentinels_be_quick(&sentinels).await;
     let (from, killed) = (now(), Instant::now());
     sentinels.servers_mut()[0].stop();
     let switched = sentinels.await_switch(0, killed).await;
@@ -75,6 +79,7 @@ async fn fault_13_a_lease_that_reached_no_replica_is_told_after_the_switch_and_f
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_13_a_switch_by_hand_costs_no_lease_and_no_error() {
     let (sentinels, run) = (Sentinels::start().await, Run::new("fault-13-by-hand"));
+    sentinels.be_patient().await;
     let url = sentinels.url();
     let (holder, waiter) = (client(&run, &url, "holder").await, client(&run, &url, "waiter").await);
     let mut held = holder.acquire("k", TTL, |request| request).await.expect("free");
@@ -84,9 +89,14 @@ async fn fault_13_a_switch_by_hand_costs_no_lease_and_no_error() {
     let keys: Vec<_> = (0..2).map(|key| format!("l{key}")).collect();
     let load = Load::start(&run, &url, 4, &keys, ms(1_500)).await;
     sleep(ms(300)).await;
-    let (from, begun) = (now(), Instant::now());
-    sentinels.failover().await;
-    let switched = sentinels.await_switch(0, begun).await;
+    let from = now();
+    let switched = switch_over(&sentinels).await;
+    eventually(SOON, "all have left the former primary", async || {
+        let clients = sentinels.servers()[0].ask(&["CLIENT", "LIST"]).await.and_then(|clients| clients.text());
+        let names = [" name=load", " name=holder", " name=waiter"];
+        clients.is_some_and(|clients| names.iter().all(|name| !clients.contains(*name)))
+    })
+    .await;
     // Longer than the ttl of what the former primary was told last, and no other was told.
     sleep(ms(2_500)).await;
     let to = now();
@@ -113,6 +123,7 @@ async fn fault_13_futures_dropped_while_the_primary_is_switched_leave_nothing() 
     let mut sentinels = Sentinels::start().await;
     let manager = LockManager::builder()
         .url(sentinels.url())
+        .command_timeout(LIMIT)
         .defaults(LeaseOptions::new().ttl(LONG))
         .connect()
         .await
@@ -133,6 +144,7 @@ async fn fault_13_futures_dropped_while_the_primary_is_switched_leave_nothing() 
     let killed = Instant::now();
     sentinels.servers_mut()[0].stop();
     sentinels.await_switch(0, killed).await;
+    sentinels.be_patient().await;
     within(SOON, drops).await.expect("no panic");
     let primary = sentinels.primary().await;
     // Long before the ttl would see to it.
@@ -142,7 +154,8 @@ async fn fault_13_futures_dropped_while_the_primary_is_switched_leave_nothing() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_13_a_release_that_reached_no_replica_is_repeated_at_the_new_primary() {
-    let mut sentinels = Sentinels::builder().down_after(ms(1_500)).start().await;
+    let mut sentinels = Sentinels::start().await;
+    sentinels.be_patient().await;
     let manager = manager(&sentinels.url(), "p1").await;
     let (released, dropped) = (manager.lock("released").ttl(LONG), manager.lock("dropped").ttl(LONG));
     let (released, dropped) = (released.await.expect("free"), dropped.await.expect("free"));
@@ -151,6 +164,7 @@ async fn fault_13_a_release_that_reached_no_replica_is_repeated_at_the_new_prima
     released.release().await.expect("held");
     drop(dropped);
     eventually(SOON, "it is released", async || sentinels.servers()[0].left().await.is_empty()).await;
+    sentinels_be_quick(&sentinels).await;
     let killed = Instant::now();
     sentinels.servers_mut()[0].stop();
     let switched = sentinels.await_switch(0, killed).await;

@@ -26,7 +26,8 @@ async fn has(client: &mut RawClient, key: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_after_the_switch_is_learned() {
-    let sentinels = Sentinels::builder().password(AMONG_SERVERS).down_after(ms(1_500)).start().await;
+    let sentinels = Sentinels::builder().password(AMONG_SERVERS).start().await;
+    sentinels.be_patient().await;
     for server in sentinels.servers() {
         let rules = ["ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all"];
         assert_eq!(server.call(&rules).await, Reply::Status("OK".to_owned()));
@@ -37,6 +38,7 @@ async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_aft
     let mut held = manager.lock("held").ttl(LONG).await.expect("free");
     eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
     let mut former = as_client(&sentinels.servers()[0]).await;
+    sentinels_be_quick(&sentinels).await;
 
     // From here on the former primary lets no server in.
     call(&mut former, &["CONFIG", "SET", "requirepass", "of-nobody"]).await;
@@ -47,14 +49,14 @@ async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_aft
     let mut new = as_client(primary).await;
 
     // Acquires a key that was never held. Returns whether the former primary granted it, or `None` after an error, which a change of
-    // connections may cost.
+    // connections may cost. (If connections change before the answer comes, both grant it.)
     let mut number = 0;
     let mut is_of_former = async |former: &mut RawClient| {
         number += 1;
         let key = format!("key:{number}");
         let guard = manager.lock(&key).ttl(LONG).await.ok()?;
         let is_of_former = has(former, &key).await;
-        assert_ne!(is_of_former, has(&mut new, &key).await, "one server has {key}");
+        assert!(has(&mut new, &key).await || is_of_former, "one server has {key}");
         guard.release().await.ok()?;
         Some(is_of_former)
     };
@@ -63,7 +65,7 @@ async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_aft
     // From the first lease by the new primary on: none by the former one, also over the next connection.
     for round in 0..2 {
         let mut granted = 0;
-        eventually(SOON, "25 leases were granted", async || {
+        eventually(LONG, "25 leases were granted", async || {
             let is_of_former = is_of_former(&mut former).await;
             assert_ne!(is_of_former, Some(true), "by the former primary, after {granted} leases in round {round}");
             granted += u32::from(is_of_former.is_some());

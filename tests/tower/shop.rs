@@ -41,8 +41,11 @@ use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 
 use crate::patient;
 
-/// The ttl of leases that are held while a body is read slowly: they are renewed meanwhile.
-pub(crate) const TTL: Duration = Duration::from_millis(3_000);
+/// The ttl of leases that are held while a body is read slowly: they are renewed meanwhile, every three seconds.
+const TTL: Duration = Duration::from_secs(9);
+
+/// The limit of requests that stall. On a busy machine one may come to its handler late.
+const LIMIT: Duration = Duration::from_secs(6);
 
 pub(crate) const KEY: &str = "goods:1";
 
@@ -84,17 +87,20 @@ impl Shop {
         // A release that is missing shows, since nothing expires while a test looks. Only what is slow is renewed.
         let plain = layer(&manager).options(LeaseOptions::new().ttl(LONG));
         let held = plain.clone().until_body_end();
-        let bounded = held.clone().options(LeaseOptions::new().max_hold(TTL));
-        let timed = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TTL);
+        let bounded = held.clone().options(LeaseOptions::new().max_hold(LIMIT));
+        let timed = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, LIMIT);
         let renewed = held.clone().options(LeaseOptions::new().ttl(TTL));
         let app = Router::new()
             .route("/work", post(work).route_layer(plain.clone()))
             .route("/upload", post(upload).route_layer(plain.clone()))
             .route(
                 "/upload/bounded",
-                post(upload).route_layer(plain.clone().options(LeaseOptions::new().max_hold(TTL))),
+                post(upload).route_layer(plain.clone().options(LeaseOptions::new().max_hold(LIMIT))),
             )
-            .route("/upload/no_pause", post(upload).route_layer(plain.clone()).layer(RequestBodyTimeoutLayer::new(TTL)))
+            .route(
+                "/upload/no_pause",
+                post(upload).route_layer(plain.clone()).layer(RequestBodyTimeoutLayer::new(LIMIT)),
+            )
             .route("/upload/timed", post(upload).route_layer(plain.clone()).layer(timed))
             .route("/fence", post(fence).route_layer(plain.clone()))
             .route("/panic", post(panics).route_layer(plain.clone()))

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     fake::{Fake, Says},
-    support::{Done, Server, free_port, lockctl, on_terminal},
+    support::{Done, PATIENT, Server, free_port, lockctl, on_terminal},
 };
 
 /// A report, as programs read it.
@@ -27,7 +27,7 @@ impl Report {
         let ttl = if arguments.iter().any(|argument| argument.starts_with("--ttl")) { &[][..] } else { &["--ttl=60s"] };
         let mut lockctl = lockctl(url, &[&["doctor", "--json"], ttl, arguments].concat());
         let done = Done::of(
-            lockctl.envs(environment.iter().copied()).env("LOCK_COMMAND_TIMEOUT", "10s").output().expect("it starts"),
+            lockctl.envs(environment.iter().copied()).env("LOCK_COMMAND_TIMEOUT", PATIENT).output().expect("it starts"),
         );
         let json = serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"));
         assert_eq!(done.err, "");
@@ -210,7 +210,7 @@ fn what_no_test_can_do_to_a_server_is_noticed_too() {
 #[test]
 fn the_server_is_compared_with_the_times_of_services() {
     let server = healthy();
-    Report::of(&server.url, &["--ttl=5s"]).says("timeouts", "red", "ttl 5s, command timeout 10s");
+    Report::of(&server.url, &["--ttl=5s"]).says("timeouts", "red", "ttl 5s, command timeout 20s");
     Report::of(&server.url, &["--ttl=20s"]).says("timeouts", "amber", "leaves no time for another");
 }
 

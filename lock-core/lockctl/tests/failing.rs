@@ -19,7 +19,7 @@ fn no_server_is_one_line_with_address_and_remedy() {
     let address = "127.0.0.1:1";
     for arguments in EACH {
         let mut lockctl = lockctl(&format!("redis://:{SECRET}@{address}"), arguments);
-        let done = Done::of(lockctl.env("LOCK_COMMAND_TIMEOUT", "1s").output().expect("it starts"));
+        let done = Done::of(lockctl.env("LOCK_COMMAND_TIMEOUT", "5s").output().expect("it starts"));
         is_one_line_without_secret(&done, 69);
         assert!(done.err.contains(address) && done.err.contains("check that it runs"), "{done:?}");
         assert!(done.err.contains("(Connection refused"), "the cause: {done:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::LockManager;
 use serde_json::Value;
 
-use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually_some};
+use crate::support::{LONG, Run, Server, UNTIL_TOLD};
 
 /// How long a request may take on a busy machine.
 const PATIENT: Duration = Duration::from_secs(15);
@@ -23,9 +23,7 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     assert!(done.out.contains(&format!("(process {process}, \"nightly backup\") for ")), "{done:?}");
     assert!(done.out.contains(" of its ttl of 1m are left.\n1 request waits for it:\n  1. lockctl on "), "{done:?}");
     assert!(done.out.contains(&format!("(process {}, \"echo\"), for ", waiter.child.id())), "{done:?}");
-    let said = eventually_some("both answer in time", || {
-        Some(server.json(&["who", "k"])).filter(|said| said["processes"]["asked"] == said["processes"]["answered"])
-    });
+    let said = server.told_json(&["who", "k"]);
     assert_eq!((&said["key"], &said["locked"], &said["foreign"]), (&"k".into(), &true.into(), &false.into()));
     assert_eq!((&said["holders"][0]["process"], &said["holders"][0]["ttl_ms"]), (&process.into(), &60_000.into()));
     assert_eq!(
@@ -41,10 +39,8 @@ fn columns_stand_below_one_another_beside_characters_that_take_two() {
     let server = Server::start();
     let _held = [server.run(&["鍵鍵鍵", LONG], UNTIL_TOLD), server.run(&["k", LONG], UNTIL_TOLD)];
     let begins = |line: &str| line.find("lockctl on ").map(|at| &line[..at]).map(str::to_owned);
-    let said = eventually_some("both answer in time", || {
-        let said: Vec<_> = server.told(&["list"]).out.lines().filter_map(begins).collect();
-        Some(said).filter(|said| said.len() == 2)
-    });
+    let said: Vec<_> = server.told(&["list"]).out.lines().filter_map(begins).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
     assert!(said.iter().any(|line| line.starts_with("鍵鍵鍵 ")), "nothing is cut off: {said:?}");
     let width = |text: &str| text.chars().map(|of| if of == '鍵' { 2 } else { 1 }).sum::<usize>();
     assert_eq!(width(&said[0]), width(&said[1]), "{said:?}");
@@ -91,11 +87,11 @@ async fn all_holders_of_a_key_are_named_and_counted() {
     assert!(who.starts_with("\"p\" has 3 of 5 permits taken, by 2 leases; "), "{who}");
     assert!(who.contains("\n  2 of 5 permits: shop on ") && who.contains("\n  1 of 5 permits: shop on "), "{who}");
     assert!(said(&["list"]).contains(") and 1 other  "), "{}", said(&["list"]));
-    let json = server.json(&["list"]);
+    let json = server.told_json(&["list"]);
     let mut modes: Vec<_> = json.as_array().expect("an array").iter().flat_map(modes).collect();
     modes.sort();
     assert_eq!(modes, ["permits 1/5", "permits 2/5", "shared 0/0", "shared 0/0"]);
-    let released = said(&["release", "r", "--yes"]);
+    let released = server.done(&["release", "r", "--yes"]).out;
     assert!(released.contains("\"r\" was released. All its leases end."), "{released}");
     drop((readers, permits));
 }
@@ -122,7 +118,7 @@ async fn a_holder_that_has_died_is_counted_beside_those_that_live() {
         .connect()
         .await
         .expect("a server");
-    let ttl = Duration::from_secs(60);
+    let ttl = Duration::from_secs(7_200);
     let lock = |key: &str| manager.lock(key).ttl(ttl);
     let _readers = [lock("r").shared().await.expect("free"), lock("r").shared().await.expect("shared")];
     let _permits = [lock("p").permits(5).await.expect("free"), lock("p").permits(5).take(2).await.expect("room")];
@@ -133,33 +129,32 @@ async fn a_holder_that_has_died_is_counted_beside_those_that_live() {
         let token = format!("lock-core:1:{number:032x}{mode}");
         let _: i64 = server.call(&["ZADD", key, &ends.to_string(), &token]);
     };
-    die("r", 1, ":shared", 30_000);
-    die("p", 1, ":2/5", 30_000);
-    let who = server.done(&["who", "r"]).out;
-    assert!(who.starts_with("\"r\" is shared by 3 leases; "), "{who}");
-    assert_eq!(who.matches("\n  shared: shop on ").count(), 2, "{who}");
+    // Those that live answer, if not each time.
+    let who = |key: &str, begins: &str| server.done_until(&["who", key], |done| done.out.starts_with(begins)).out;
+    die("r", 1, ":shared", 3_000_000);
+    die("p", 1, ":2/5", 3_000_000);
+    let all = who("r", "\"r\" is shared by 3 leases; ");
+    assert_eq!(all.matches("\n  shared: shop on ").count(), 2, "{all}");
     let dead = "1 more lease did not answer: its holder has died, is stopped or is cut off, or cannot use messages";
-    assert!(who.contains(dead) && who.contains(". It counts until its own ttl is over, in 2"), "{who}");
-    let said = server.json(&["who", "r"]);
+    assert!(all.contains(dead) && all.contains(". It counts until its own ttl is over, in 4"), "{all}");
+    let said = server.json_until(&["who", "r"], |said| said["holders"][1].is_object());
     assert_eq!((&said["leases"], said["holders"].as_array().map(Vec::len)), (&3.into(), Some(2)));
     let silent = &said["silent"];
     assert_eq!((&silent["leases"], &silent["permits"]), (&1.into(), &0.into()));
     let ends = |name: &str| silent[name].as_u64().expect("a time");
-    assert!((1..=30_000).contains(&ends("first_end_ms")), "{said}");
-    assert!((30_001..=60_000).contains(&ends("last_end_ms")), "{said}");
+    assert!((1..=3_000_000).contains(&ends("first_end_ms")), "{said}");
+    assert!((3_000_001..=7_200_000).contains(&ends("last_end_ms")), "{said}");
 
-    let who = server.done(&["who", "p"]).out;
-    assert!(who.starts_with("\"p\" has 5 of 5 permits taken, by 3 leases; "), "{who}");
-    assert!(who.contains("1 more lease with 2 permits did not answer: "), "{who}");
+    let all = who("p", "\"p\" has 5 of 5 permits taken, by 3 leases; ");
+    assert!(all.contains("1 more lease with 2 permits did not answer: "), "{all}");
     let _many = lock("q").permits(9).take(2).await.expect("free");
     let _: i64 = server.call(&["ZADD", "q", "1e300", "a member of another program"]);
-    let who = server.done(&["who", "q"]).out;
-    assert!(who.starts_with("\"q\" has 3 of 9 permits taken, by 2 leases; "), "{who}");
-    assert!(who.contains("1 more lease with 1 permit did not answer: "), "{who}");
-    die("r", 2, ":shared", 40_000);
-    let who = server.done(&["who", "r"]).out;
-    assert!(who.contains("\n2 more leases did not answer: their holders have died, "), "{who}");
-    let listed = server.done(&["list"]).out;
+    let all = who("q", "\"q\" has 3 of 9 permits taken, by 2 leases; ");
+    assert!(all.contains("1 more lease with 1 permit did not answer: "), "{all}");
+    die("r", 2, ":shared", 3_100_000);
+    let all = who("r", "\"r\" is shared by 4 leases; ");
+    assert!(all.contains("\n2 more leases did not answer: their holders have died, "), "{all}");
+    let listed = server.done_until(&["list"], |done| done.out.contains(" and 1 other")).out;
     let line = |key: &str| listed.lines().find(|line| line.starts_with(key)).unwrap_or_default();
     assert!(line("p ").contains(") and 1 other, 1 did not answer  "), "{listed}");
     assert!(line("r ").contains(") and 1 other, 2 did not answer  "), "{listed}");
@@ -220,7 +215,8 @@ fn list_reads_no_large_values_of_other_programs() {
 #[test]
 fn a_holder_that_stands_still_is_said_not_to_answer() {
     let server = Server::start();
-    let holder = server.run(&["k", LONG], UNTIL_TOLD);
+    // Its lease outlasts all looks.
+    let holder = server.run(&["k", "--ttl=1h"], UNTIL_TOLD);
     holder.signal("STOP");
     let done = server.done(&["who", "k"]);
     assert_eq!(done.code, Some(0));
@@ -243,16 +239,16 @@ fn a_waiter_that_stands_still_is_said_to_be_missing() {
     let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "/bin/echo", "ran"]));
     server.until_waiters("k", 1);
     waiter.signal("STOP");
+    // The other one answers, if not each time.
     const MISSING: &str = "1 of 3 processes did not answer; its holders and waiters are missing here";
-    let done = server.done(&["who", "k"]);
+    let done = server.done_until(&["who", "k"], |done| done.out.contains(MISSING));
     assert!(done.out.contains(&format!("No process that answered waits for it. {MISSING}.\n")), "{done:?}");
-    let listed = server.done(&["list"]);
-    assert!(listed.err.contains(MISSING), "{listed:?}");
-    let waiting = server.done(&["list", "--waiting"]).err;
-    assert!(waiting.contains("no process that answered waits for a key\n") && waiting.contains(MISSING), "{waiting}");
-    for processes in [&server.json(&["who", "k"])["processes"], &server.json(&["list"])[0]["processes"]] {
-        assert_eq!((&processes["asked"], &processes["answered"]), (&3.into(), &2.into()));
-    }
+    server.done_until(&["list"], |done| done.err.contains(MISSING));
+    let waiting = server.done_until(&["list", "--waiting"], |done| done.err.contains(MISSING)).err;
+    assert!(waiting.contains("no process that answered waits for a key\n"), "{waiting}");
+    let lacks_one = |processes: &Value| (&processes["asked"], &processes["answered"]) == (&3.into(), &2.into());
+    server.json_until(&["who", "k"], |said| lacks_one(&said["processes"]));
+    server.json_until(&["list"], |said| lacks_one(&said[0]["processes"]));
     waiter.signal("CONT");
 }
 
@@ -273,13 +269,11 @@ fn keys_and_labels_cannot_steer_a_terminal() {
     let key = "a\u{1b}[2Jb\nc";
     let label = "x\u{1b}[2Jy\u{202e}z\u{9b}2J\u{7f}\u{e0001}ü店";
     let _holder = server.run(&[key, LONG, "--label", label], UNTIL_TOLD);
-    let shown = server.done(&["who", key, "--json"]).out;
+    let shown = server.done_until(&["who", key, "--json"], |done| done.out.contains("ü店")).out;
     assert!(shown.chars().all(|c| c == '\n' || c.escape_debug().len() == 1 || c == '"' || c == '\\'), "{shown}");
     let read: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!((read["key"].as_str(), read["holders"][0]["label"].as_str()), (Some(key), Some(label)));
-    assert!(shown.contains("ü店"), "{shown}");
-    for arguments in [&["list"][..], &["who", key], &["release", key, "--yes"]] {
-        let done = server.done(arguments);
+    for done in [server.told(&["list"]), server.told(&["who", key]), server.done(&["release", key, "--yes"])] {
         assert!(done.out.contains(r"a\u{1b}[2Jb\nc"), "{done:?}");
         assert!(!done.out.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{done:?}");
     }
@@ -296,7 +290,7 @@ async fn a_process_with_more_than_it_names_is_said_to_have_more() {
     const MORE: &str = "A process has more than 500 holders and waiters; those that it did not name are missing here";
     let listed = server.told(&["list"]);
     assert!(listed.err.contains(MORE) && listed.out.lines().count() == 502, "{listed:?}");
-    assert_eq!(server.json(&["list"])[0]["truncated"], Value::Bool(true));
+    assert_eq!(server.told_json(&["list"])[0]["truncated"], Value::Bool(true));
     let done = server.told(&["who", "k500"]);
     assert!(done.out.contains("held by shop on ") && !done.out.contains(MORE), "{done:?}");
 }

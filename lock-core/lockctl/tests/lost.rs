@@ -47,7 +47,7 @@ fn a_command_is_stopped_though_nobody_reads_what_lockctl_says() {
 #[test]
 fn a_command_is_stopped_when_the_server_is_gone() {
     let server = Server::start();
-    let run = server.run(&["k", "--ttl=3s"], UNLESS_STOPPED);
+    let run = server.run(&["k", "--ttl=15s"], UNLESS_STOPPED);
     drop(server);
     let done = run.done();
     assert_eq!((done.code, done.out.as_str()), (Some(79), ""), "{done:?}");
@@ -84,7 +84,7 @@ fn a_command_is_stopped_when_lockctl_stands_still_and_the_lease_ends() {
         // Its output is lockctl's, too, which has not ended; so it has a pipe of its own.
         let pipe = Pipe::new();
         let run =
-            server.run(&["k", "--ttl=3s", "--kill-after=300ms"], &format!("exec 3>{}; {script}", quoted(pipe.path())));
+            server.run(&["k", "--ttl=6s", "--kill-after=300ms"], &format!("exec 3>{}; {script}", quoted(pipe.path())));
         run.signal("STOP");
         pipe.until_closed(script);
         eventually("the key expires", || !server.is_locked("k"));
@@ -98,7 +98,7 @@ fn a_command_is_stopped_when_lockctl_stands_still_and_the_lease_ends() {
 fn lockctl_ends_after_all_processes_of_a_command_that_it_stops() {
     let server = Server::start();
     let script = "sh -c 'trap \"\" TERM; echo $$; echo ready; while :; do sleep 0.1; done'; true";
-    let mut run = Run::start(server.lockctl(&["run", "k", "--ttl=6s", "--kill-after=1s", "--", "sh", "-c", script]));
+    let mut run = Run::start(server.lockctl(&["run", "k", "--ttl=12s", "--kill-after=1s", "--", "sh", "-c", script]));
     let stubborn = run.line();
     assert_eq!(run.line(), "ready");
     let _: i64 = server.call(&["DEL", "k"]);
@@ -125,12 +125,12 @@ fn a_command_that_signals_its_own_group_does_not_end_its_watcher() {
 fn a_command_that_was_stopped_for_longer_than_its_ttl_goes_on_if_the_lease_was_renewed() {
     let server = Server::start();
     let script = "echo ready; ps -o pgid= -p $$; while read -r line; do echo \"$line\"; done";
-    let mut run = server.run(&["k", "--ttl=6s", "--kill-after=100ms"], script);
+    let mut run = server.run(&["k", "--ttl=12s", "--kill-after=100ms"], script);
     let group = format!("-{}", run.line().trim());
     for _ in 0..2 {
         kill("STOP", &group);
         // More than the ttl, which lockctl renews meanwhile.
-        sleep(Duration::from_millis(6_500));
+        sleep(Duration::from_millis(12_500));
         kill("CONT", &group);
         run.say("more");
         assert_eq!(run.line(), "more");

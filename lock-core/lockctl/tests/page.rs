@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use crate::support::{BINARY, Done, PATIENT, Run, Server, default_signals, eventually, quoted};
+use crate::support::{BINARY, Done, LOOKS, PATIENT, Run, Server, default_signals, eventually, quoted};
 
 fn page() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lockctl.md");
@@ -86,22 +86,29 @@ fn words(text: &str, host: &str) -> Vec<String> {
 fn commands_of_the_page_say_what_it_shows() {
     let (server, folder, page) = (Server::start(), Folder::new("page"), page());
     let host = String::from_utf8(Command::new("uname").arg("-n").output().expect("uname starts").stdout).expect("text");
-    let _holder = Run::start(server.lockctl(&["run", "backup", "--", "sleep", "600"]));
-    eventually("the backup runs", || server.is_locked("backup"));
-    let _waiter = Run::start(server.lockctl(&["run", "backup", "--wait-forever", "--", "true"]));
-    server.until_waiters("backup", 1);
+    let backup = || {
+        let holder = Run::start(server.lockctl(&["run", "backup", "--", "sleep", "600"]));
+        eventually("the backup runs", || server.is_locked("backup"));
+        let waiter = Run::start(server.lockctl(&["run", "backup", "--wait-forever", "--", "true"]));
+        server.until_waiters("backup", 1);
+        (holder, waiter)
+    };
+    let mut running = backup();
     let mut count = 0;
     for block in blocks(&page, "console") {
         for example in block.split("$ lockctl ").skip(1) {
             let (line, shown) = example.split_once('\n').expect("a command and what it says");
             // A holder that did not answer in time is asked again.
             let mut done = folder.shell(&server, &format!("lockctl {line}"));
-            for _ in 0..20 {
-                if words(&done.out, host.trim()) != words(shown, host.trim())
-                    && ["who", "list"].iter().any(|look| line.starts_with(look))
-                {
-                    done = folder.shell(&server, &format!("lockctl {line}"));
+            for _ in 0..LOOKS {
+                let is_whole = words(&done.out, host.trim()) == words(shown, host.trim()) && done.err.is_empty();
+                if is_whole {
+                    break;
                 }
+                if line.starts_with("release") {
+                    running = backup();
+                }
+                done = folder.shell(&server, &format!("lockctl {line}"));
             }
             assert_eq!(words(&done.out, host.trim()), words(shown, host.trim()), "{line}: {done:?}");
             assert_eq!(done.err, "", "{line}");
@@ -109,6 +116,7 @@ fn commands_of_the_page_say_what_it_shows() {
         }
     }
     assert_eq!(count, 6, "examples");
+    drop(running);
 }
 
 /// `date -d` is of GNU.
@@ -169,7 +177,7 @@ fn the_job_for_kubernetes_is_repeated_for_a_pod_that_failed_or_was_killed_and_fo
 
     let failed = folder.shell(&server, &pod.replace("/opt/shop/clean-up", "false"));
     assert_eq!(failed.code, Some(1), "{failed:?}");
-    let killed = pod.replace("--wait", "--ttl 1s --kill-after 100ms --wait");
+    let killed = pod.replace("--wait", "--ttl 6s --kill-after 100ms --wait");
     let killed = killed.replace("/opt/shop/clean-up", "sh -c 'kill -s KILL $PPID'");
     let killed = folder.shell(&server, &format!("{killed}; true"));
     assert!(killed.err.contains("lockctl was killed"), "{killed:?}");

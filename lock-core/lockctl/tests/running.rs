@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, process::Stdio};
 
-use crate::support::{BINARY, Done, LONG, PATIENT, Run, Server, UNTIL_TOLD};
+use crate::support::{BINARY, Done, LONG, PATIENT, Run, Server, UNTIL_TOLD, eventually};
 
 #[test]
 fn a_command_gets_key_and_token_and_lockctl_exits_with_its_code() {
@@ -196,6 +196,11 @@ fn twenty_commands_at_once_lose_no_update_of_a_file() {
     let runs: Vec<_> = (0..20)
         .map(|_| Run::start(server.lockctl(&["run", "count", "--wait-forever", LONG, "--", "sh", "-c", script, path])))
         .collect();
+    let count = || fs::read_to_string(&file).ok()?.trim().parse::<usize>().ok();
+    // Each in its own time, one after the other.
+    for number in 1..=20 {
+        eventually(&format!("{number} have counted"), || count() >= Some(number));
+    }
     for run in runs {
         let done = run.done();
         assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
@@ -214,6 +219,10 @@ fn many_processes_that_wait_for_one_key_are_all_served() {
     server.until_waiters("k", 60);
     holder.say("go on");
     assert_eq!(holder.done().code, Some(0));
+    // Each in its own time, one after the other.
+    for left in (0..60).rev() {
+        eventually(&format!("{left} wait"), || server.waiters("k") <= left);
+    }
     for run in waiting {
         let done = run.done();
         assert_eq!((done.code, done.out.as_str()), (Some(0), "served\n"), "{done:?}");

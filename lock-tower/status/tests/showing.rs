@@ -180,7 +180,7 @@ async fn every_answer_forbids_scripts_frames_and_copies() {
 #[tokio::test]
 async fn json_has_the_fields_that_the_documentation_shows() {
     let manager = LockManager::builder().url("memory://").client_name("shop").build().unwrap();
-    let guard = manager.lock("goods:1").label("sell").ttl(Duration::from_secs(3)).await.unwrap();
+    let guard = manager.lock("goods:1").label("sell").ttl(Duration::from_secs(600)).await.unwrap();
     let waits = tokio::spawn(manager.lock("goods:1").label("sell").wait_forever().acquire());
     until_waited_for(&manager, "goods:1").await;
     let address = mounted(Status::new(manager.clone())).await;
@@ -201,7 +201,7 @@ async fn json_has_the_fields_that_the_documentation_shows() {
     let key = &shown["keys"][0];
     assert_eq!((key["key"].as_str(), key["holders"][0]["service"].as_str()), (Some("goods:1"), Some("shop")));
     assert_eq!(key["holders"][0]["fencing_token"].as_u64(), Some(guard.fencing_token().get()));
-    assert_eq!((key["holders"][0]["ttl_ms"].as_u64(), key["waiters"][0]["place"].as_u64()), (Some(3_000), Some(1)));
+    assert_eq!((key["holders"][0]["ttl_ms"].as_u64(), key["waiters"][0]["place"].as_u64()), (Some(600_000), Some(1)));
     let accepted = send(address, "GET", "/locks?prefix=x", &["accept: application/json"]).await.json();
     assert_eq!((accepted["matching"].as_u64(), accepted["keys"].as_array().map(Vec::len)), (Some(0), Some(0)));
     waits.abort();

@@ -15,7 +15,7 @@ fn replicas_are_looked_at_from_both_sides() {
     let info = || primary.call::<String>(&["INFO", "replication"]);
     eventually("the replica is connected", || info().contains("state=wait_bgsave"));
     Report::of(&primary.url, &[]).says("replicas", "amber", "is not in sync yet (wait_bgsave)");
-    let report = Report::of(&replica.url, &["--command-timeout=1s"]);
+    let report = Report::of(&replica.url, &["--command-timeout=5s"]);
     report.says("role", "red", "the server is a replica: it takes no locks");
     report.says("connection", "red", "replica");
     set(&primary, "repl-diskless-sync-delay", "0");
@@ -127,7 +127,7 @@ fn nodes_of_a_cluster_are_found_and_slots_without_one_are_red() {
     Report::of(&url, &[]).says("cluster", "red", "cluster_state is ok, and 16383 of 16384 slots have a node");
     let cluster = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_slots_pfail:9\r\n";
     let fake = Fake::start(Says { cluster, ..Says::default() });
-    let report = Report::of(&fake.url.replace("redis://", "redis+cluster://"), &["--command-timeout=2s"]);
+    let report = Report::of(&fake.url.replace("redis://", "redis+cluster://"), &["--command-timeout=8s"]);
     report.says("cluster", "amber", "the nodes of 9 slots do not answer");
 }
 
