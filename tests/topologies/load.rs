@@ -36,7 +36,7 @@ impl Load {
         for client in 0..count {
             let name = format!("load{client}");
             // What is done to the servers meanwhile takes a busy machine longer than a request may take as a rule.
-            let builder = LockManager::builder().url(url).client_name(&name).command_timeout(SOON);
+            let builder = LockManager::builder().url(url).client_name(&name).command_timeout(LIMIT / 2);
             let manager = builder.connect_timeout(SOON).connect().await.expect("connects");
             let client = Candidate { manager, recorder: run.recorder(&name), ttl };
             clients.spawn(client.rounds(name, Arc::clone(&keys), stopped.clone()));
