@@ -94,7 +94,7 @@ impl Quorum {
             self.tell_of_twins();
             for request in &requests {
                 let node = request.asked.node;
-                ballot.has_left(node, request.asked.has_left(self.nodes[node].epoch()));
+                ballot.has_left(node, request.items.as_deref(), request.asked.has_left(self.nodes[node].epoch()));
             }
             // Signs of life are waited for as answers are, or their nodes would seem to be late.
             let is_settled =

@@ -165,6 +165,16 @@ fn a_node_that_does_not_count_on_does_not_hold() {
 }
 
 #[test]
+fn a_request_that_has_not_left_says_nothing_of_another_to_the_same_node() {
+    let mut ballot = Ballot::new(Batch::from_iter([acquire(), acquire()]), 3, 0);
+    ballot.has_left(2, Some(&[0]), true);
+    ballot.has_left(2, Some(&[1]), false);
+    ballot.has_left(1, None, false);
+    let is_away = |node: usize| [0, 1].map(|item| matches!(ballot.seats[item * 3 + node].vote, Vote::Away));
+    assert_eq!([0, 1, 2].map(is_away), [[false, false], [true, true], [false, true]]);
+}
+
+#[test]
 fn who_is_busy_everywhere_keeps_its_place() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(0, busy(Some(4)));
@@ -477,15 +487,15 @@ fn each_item_of_a_batch_is_decided_by_itself() {
 #[test]
 fn a_node_without_a_connection_leaves_no_doubt_and_is_waited_for_where_it_matters() {
     let mut ballot = ballot(acquire(), 3);
-    ballot.has_left(2, false);
+    ballot.has_left(2, None, false);
     ballot.says(0, busy(Some(1)));
     ballot.says(1, busy(None));
     assert_eq!(ballot.sure(), busy(Some(1)), "nothing has happened there");
-    ballot.has_left(2, true);
+    ballot.has_left(2, None, true);
     assert_eq!(ballot.certainty(), Certainty::Likely, "now it may");
     let mut alone = self::ballot(acquire(), 3);
-    alone.has_left(1, false);
-    alone.has_left(2, false);
+    alone.has_left(1, None, false);
+    alone.has_left(2, None, false);
     alone.says(0, held(1, 1));
     assert_eq!(alone.certainty(), Certainty::Open, "they may come back in time");
 }
