@@ -235,6 +235,8 @@ impl Ballot {
         let outcomes = items.map(|item| self.row(item).verdict().1.unwrap_or_else(|| Err(BackendError::missing())));
         let mut answer = self.flags.clone();
         answer.outcomes = outcomes.collect();
+        let mut outcomes = answer.outcomes.iter().enumerate();
+        answer.out_of_order |= outcomes.any(|(item, outcome)| self.row(item).is_in_doubt(outcome));
         Ok(answer)
     }
 

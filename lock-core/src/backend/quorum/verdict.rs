@@ -64,6 +64,12 @@ impl Row<'_> {
         self.seats.iter().filter(|seat| seat.counts(fences)).count() >= self.most()
     }
 
+    /// Whether this is a refusal of an acquire by so few nodes that it proves nothing: a majority may have the token.
+    pub(super) fn is_in_doubt(&self, outcome: &Replied<Outcome>) -> bool {
+        let refused = self.seats.iter().filter(|seat| seat.said().is_some()).count();
+        matches!(outcome, Ok(Outcome::Busy { .. })) && refused < self.seats.len() + 1 - self.most()
+    }
+
     fn acquired(&self, acquire: &Acquire, tally: &Tally) -> Verdict {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;

@@ -175,6 +175,23 @@ fn a_request_that_has_not_left_says_nothing_of_another_to_the_same_node() {
 }
 
 #[test]
+fn a_refusal_by_too_few_nodes_proves_nothing_against_a_lease() {
+    for (refused, proves) in [(1, false), (2, true), (3, true)] {
+        let mut ballot = ballot(acquire(), 3).with_placed(vec![true]);
+        (0..refused).for_each(|node| ballot.says(node, busy(None)));
+        assert_eq!(ballot.outcome().unwrap(), busy(None), "its place is kept");
+        assert_eq!(
+            ballot.answer().unwrap().out_of_order,
+            !proves,
+            "a majority may have it, if {refused} of three refuse it"
+        );
+    }
+    let mut held = ballot(acquire(), 3);
+    (0..3).for_each(|node| held.says(node, self::held(10, 1)));
+    assert!(!held.answer().unwrap().out_of_order);
+}
+
+#[test]
 fn who_is_busy_everywhere_keeps_its_place() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(0, busy(Some(4)));
