@@ -398,6 +398,42 @@ fn a_release_of_a_lease_that_was_extended_is_pending_until_that_has_expired() {
     assert!(!ledger.is_settled());
 }
 
+/// The acquire and the release may be given up in any order, and the release may be answered.
+#[test]
+fn a_key_that_is_to_stay_busy_is_not_freed_for_an_acquire_that_was_not_answered() {
+    for release_is_answered in [false, true] {
+        let mut ledger = Ledger::new(3);
+        let acquire = ledger.asks_for(2, &acquire(), at(0), way(0));
+        let kept = Batch::from([Operation::Release(Release::new(key(), token()).after(TTL * 10))]);
+        let release = ledger.asks_for(2, &kept, at(100), way(0));
+        if release_is_answered {
+            ledger.answered(&release, &mut said(Outcome::Released), at(101), 0);
+        }
+        ledger.unheard(&acquire, at(200), 0);
+        if !release_is_answered {
+            ledger.unheard(&release, at(200), 0);
+        }
+        let due = ledger.due_now(2, at(1_100));
+        let kept: Vec<_> = due.iter().map(|due| (due.release.after, due.release.quiet)).collect();
+        assert_eq!(kept, [(TTL * 10 - Duration::from_millis(1_000), release_is_answered)]);
+    }
+}
+
+#[test]
+fn releases_of_one_token_are_pending_together_with_all_that_each_of_them_asks_for() {
+    let mut ledger = Ledger::new(3);
+    let plain = |after| Batch::from([Operation::Release(Release::new(key(), token()).after(after))]);
+    let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
+    ledger.unheard(&asked, at(50), 0);
+    for batch in [plain(Duration::ZERO), plain(TTL), release()] {
+        let asked = ledger.asks_for(2, &batch, at(100), way(0));
+        ledger.unheard(&asked, at(200), 0);
+    }
+    let due = ledger.due_now(2, at(1_100));
+    let kept: Vec<_> = due.iter().map(|due| (due.release.after, due.release.place)).collect();
+    assert_eq!(kept, [(TTL - Duration::from_millis(1_000), true)]);
+}
+
 #[test]
 fn a_node_that_answers_no_release_leaves_nothing_of_the_leases_that_are_over() {
     for is_answered in [true, false] {
