@@ -119,7 +119,7 @@ impl Ledger {
         let keeps_places = places.are_at(node);
         let put_back = self.to_be_put_back(node, batch, sent);
         let state = &mut self.nodes[node];
-        state.sweep(sent);
+        state.sweep(sent, self.longest);
         let mut asked = Asked { put_back, ..Asked::new(node, batch.clone(), sent, way) };
         for operation in &mut asked.batch {
             match operation {

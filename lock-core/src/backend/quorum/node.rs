@@ -330,9 +330,10 @@ impl Node {
     }
 
     /// Forgets what has expired by itself, at a cost that spreads over the requests.
-    pub(super) fn sweep(&mut self, now: Moment) {
+    pub(super) fn sweep(&mut self, now: Moment, longest: Duration) {
         if self.surely.len() == self.surely.capacity() {
-            self.surely.retain(|_, known| known.until > now);
+            // An extension that it did not answer may keep a lease there for so much longer.
+            self.surely.retain(|_, known| known.until + longest > now);
         }
         if self.placed.len() == self.placed.capacity() {
             self.placed.retain(|_, until| *until > now);

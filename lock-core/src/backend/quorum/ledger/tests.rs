@@ -398,6 +398,26 @@ fn a_release_of_a_lease_that_was_extended_is_pending_until_that_has_expired() {
     assert!(!ledger.is_settled());
 }
 
+#[test]
+fn a_lease_whose_extension_a_node_did_not_answer_is_released_there() {
+    let mut ledger = Ledger::new(3);
+    let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
+    ledger.answered(&asked, &mut held(), at(1), 0);
+    let longer = Batch::from([Operation::Renew(Renew::new(key(), token(), TTL * 100))]);
+    let asked = ledger.asks_for(2, &longer, at(1_000), way(0));
+    ledger.unheard(&asked, at(1_005), 0);
+    ledger.node(2).surely.shrink_to_fit();
+    for number in 0..10 {
+        let other = Acquire::new(key(), Token::from_random(100 + number), TTL);
+        let asked = ledger.asks_for(2, &Batch::from([Operation::Acquire(other)]), at(10_000), way(0));
+        ledger.answered(&asked, &mut held(), at(10_001), 0);
+    }
+    let release = Batch::from([Operation::Release(Release::new(key(), token()))]);
+    let asked = ledger.asks_for(2, &release, at(10_002), way(0));
+    ledger.unheard(&asked, at(10_007), 0);
+    assert_eq!(ledger.due_now(2, at(10_007)).len(), 1, "the node has it for as long as it was extended");
+}
+
 /// The acquire and the release may be given up in any order, and the release may be answered.
 #[test]
 fn a_key_that_is_to_stay_busy_is_not_freed_for_an_acquire_that_was_not_answered() {
