@@ -15,7 +15,7 @@ use std::{
 use self::nodes::{LIMIT, Node, TTL, a_while, manager, nodes, quorum};
 use super::{ballot::Ballot, call::Asking, verdict::Certainty};
 use crate::{
-    ErrorKind, LockManager,
+    ErrorKind, LockManager, LossReason,
     backend::{Acquire, Answer, Backend, Batch, Operation, Outcome, Release, Renew, Token},
     key::LockKey,
 };
@@ -354,5 +354,24 @@ async fn a_lease_is_handed_over_once() {
         assert!(taken.is_held());
         taken.release().await.unwrap();
         a_while().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_majority_has_lost_is_not_held_though_another_node_is_silent() {
+    for is_downgraded in [true, false] {
+        let nodes = nodes::<3>();
+        let (from, to) = (manager(&nodes), manager(&nodes));
+        let guard = from.lock("k").ttl(TTL * 1_000).fixed().await.unwrap();
+        nodes[..2].iter().for_each(Node::restart_empty);
+        nodes[2].stop();
+        let (kind, wanted) = match is_downgraded {
+            true => (guard.downgrade().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Taken)),
+            false => (to.take_up(guard.hand_over().unwrap()).await.unwrap_err().kind(), ErrorKind::NotHeld),
+        };
+        assert_eq!(kind, wanted);
+        nodes[2].go_on();
+        tokio::time::sleep(TTL).await;
+        assert!(!nodes[2].has("k").await, "downgraded: {is_downgraded}; it was taken there, and is released");
     }
 }

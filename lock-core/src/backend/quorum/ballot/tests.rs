@@ -377,11 +377,20 @@ fn a_lease_is_taken_from_a_token_where_a_majority_has_it() {
     for node in 0..3 {
         gone.says(node, Outcome::Gone);
     }
-    assert_eq!(gone.sure(), Outcome::Gone);
+    assert_eq!((gone.sure(), gone.answer().unwrap().out_of_order), (Outcome::Gone, false));
+    for vote in [Ok(held(1, 1)), Err(error())] {
+        let mut gone = ballot(take(), 3);
+        gone.says(1, Outcome::Gone);
+        gone.says(2, Outcome::Gone);
+        assert_eq!((gone.certainty(), gone.outcome().unwrap()), (Certainty::Likely, Outcome::Gone));
+        assert!(gone.answer().unwrap().out_of_order, "the other may have the new token");
+        gone.vote(0, Ok(Answer::new([vote])));
+        assert_eq!((gone.sure(), gone.answer().unwrap().out_of_order), (Outcome::Gone, true));
+    }
     let mut split = ballot(take(), 3);
     split.says(0, held(1, 1));
     split.says(1, Outcome::Gone);
-    split.says(2, Outcome::Gone);
+    split.fails(2, error());
     assert!(matches!(split.sure(), Outcome::Split { .. }));
 }
 
