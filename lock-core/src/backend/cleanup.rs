@@ -131,10 +131,20 @@ impl CleanUp {
         self.tried_beside(entry, None, (now, now), |_| true)
     }
 
-    /// Adds a token; it is due at once.
-    pub(crate) fn push(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) {
+    /// Adds a token; it is due at once. Returns its entry.
+    pub(crate) fn push(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) -> usize {
         let entry = self.entries.insert(Entry { pending, doubt, tries: 0, again: None });
         self.waiting.insert((now, entry));
+        entry
+    }
+
+    /// Adds to an entry what else is known of its token: the key stays busy for as long as any of its releases says.
+    pub(crate) fn add(&mut self, entry: usize, more: &PendingRelease, doubt: Doubt) {
+        let Some(Entry { pending, doubt: known, .. }) = self.entries.get_mut(entry) else { return };
+        pending.keep_until = pending.keep_until.max(more.keep_until);
+        (pending.place, pending.quiet) = (pending.place | more.place, pending.quiet & more.quiet);
+        known.until = known.until.max(doubt.until);
+        known.unanswered_since = [known.unanswered_since, doubt.unanswered_since].into_iter().flatten().min();
     }
 
     /// Adds a token whose first release is sent now; it must be answered by [`tried_beside`](Self::tried_beside).

@@ -321,8 +321,9 @@ pub struct Answer {
     /// have been executed before.
     pub repeated: bool,
     /// Whether the batch may have been executed after batches that were sent later, for example because it had to be sent again
-    /// although nothing was lost. An acquire may then be executed after the release of its token. An error of the whole call does
-    /// not carry this flag, so a batch that failed after it was sent again is answered with an error for each operation.
+    /// although nothing was lost. An acquire may then be executed after the release of its token, and [`Outcome::Busy`] proves nothing
+    /// against a lease of that token. An error of the whole call does not carry this flag, so a batch that failed after it was sent
+    /// again is answered with an error for each operation.
     pub out_of_order: bool,
     /// Whether the store refused to notify a waiter of its grant on behalf of this caller. The waiter then finds out by its next check.
     pub calls_refused: bool,

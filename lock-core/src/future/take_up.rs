@@ -58,6 +58,7 @@ impl TakeUp {
 impl Wanted {
     fn taken_up(&mut self, result: Replied<Answer>, now: Moment) -> Result<Offer, Error> {
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
+        let is_late = result.as_ref().is_ok_and(|answer| answer.out_of_order);
         match result.and_then(Answer::single) {
             Ok(Outcome::Held { fence, block, .. }) if now < self.terms.ttl.deadline(self.sent) => {
                 self.held((fence, block), false, !repeated, now)
@@ -67,7 +68,10 @@ impl Wanted {
                 Err(Error::new(ErrorKind::Backend, TAKE_UP).on(&self.key).detail(detail))
             }
             Ok(Outcome::Gone) => {
-                self.doubt = None;
+                // One of several nodes may have the token all the same.
+                if !is_late {
+                    self.doubt = None;
+                }
                 Err(Error::new(ErrorKind::NotHeld, TAKE_UP).on(&self.key))
             }
             // The token may stand somewhere, and is cleaned up.

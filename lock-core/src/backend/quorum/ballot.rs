@@ -134,10 +134,11 @@ impl Ballot {
         turns
     }
 
-    /// Records whether the request to a node has left, or waits for a connection.
-    pub(super) fn has_left(&mut self, node: usize, left: bool) {
-        for row in self.seats.chunks_mut(self.nodes) {
-            match &mut row[node].vote {
+    /// Records whether a request to a node for these items, or for all, has left, or waits for a connection.
+    pub(super) fn has_left(&mut self, node: usize, items: Option<&[usize]>, left: bool) {
+        for index in 0..items.map_or(self.operations.len(), <[_]>::len) {
+            let item = items.map_or(index, |items| items[index]);
+            match &mut self.seats[item * self.nodes + node].vote {
                 vote @ Vote::Waiting if !left => *vote = Vote::Away,
                 vote @ Vote::Away if left => *vote = Vote::Waiting,
                 _ => {}
@@ -234,6 +235,8 @@ impl Ballot {
         let outcomes = items.map(|item| self.row(item).verdict().1.unwrap_or_else(|| Err(BackendError::missing())));
         let mut answer = self.flags.clone();
         answer.outcomes = outcomes.collect();
+        let mut outcomes = answer.outcomes.iter().enumerate();
+        answer.out_of_order |= outcomes.any(|(item, outcome)| self.row(item).is_in_doubt(outcome));
         Ok(answer)
     }
 

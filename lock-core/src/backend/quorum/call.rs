@@ -27,13 +27,23 @@ impl Quorum {
         if batch.is_empty() {
             return self.ping().await;
         }
+        let _asking = Asking::begin(&self, &batch);
         let Some(mut end) = end_of_part(&batch) else { return self.decide(batch).await };
         let mut whole = Answer::new([]);
         while !batch.is_empty() {
             let rest = batch.drain(end..).collect();
-            let part = std::mem::replace(&mut batch, rest);
+            let mut part = std::mem::replace(&mut batch, rest);
+            // A token that was released while the parts before were decided is not acquired: no release would follow.
+            let over: Vec<_> = (0..part.len()).filter(|item| self.ledger().is_over(&part[*item])).collect();
+            for item in over.iter().rev() {
+                part.remove(*item);
+            }
             let items = part.len();
-            whole.append(Answer::of(self.decide(part).await, items));
+            let mut answer = if part.is_empty() { Answer::new([]) } else { Answer::of(self.decide(part).await, items) };
+            for item in over {
+                answer.outcomes.insert(item, Err(released().did_not_happen()));
+            }
+            whole.append(answer);
             end = end_of_part(&batch).unwrap_or(batch.len());
         }
         whole.out_of_order = true;
@@ -43,7 +53,6 @@ impl Quorum {
     /// Asks all nodes at once, and answers as soon as a majority has decided and all nodes that are not slower than others have
     /// answered.
     async fn decide(self: &Arc<Self>, mut batch: Batch) -> Replied<Answer> {
-        let _asking = Asking::begin(self, &batch);
         let (places, mut ballot) = {
             let (ledger, now) = (self.ledger(), self.clock.now());
             ledger.aim.set(&mut batch, now);
@@ -94,7 +103,7 @@ impl Quorum {
             self.tell_of_twins();
             for request in &requests {
                 let node = request.asked.node;
-                ballot.has_left(node, request.asked.has_left(self.nodes[node].epoch()));
+                ballot.has_left(node, request.items.as_deref(), request.asked.has_left(self.nodes[node].epoch()));
             }
             // Signs of life are waited for as answers are, or their nodes would seem to be late.
             let is_settled =

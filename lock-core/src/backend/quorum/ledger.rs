@@ -119,7 +119,7 @@ impl Ledger {
         let keeps_places = places.are_at(node);
         let put_back = self.to_be_put_back(node, batch, sent);
         let state = &mut self.nodes[node];
-        state.sweep(sent);
+        state.sweep(sent, self.longest);
         let mut asked = Asked { put_back, ..Asked::new(node, batch.clone(), sent, way) };
         for operation in &mut asked.batch {
             match operation {
@@ -151,7 +151,7 @@ impl Ledger {
                         asked.needless.insert(release.token);
                     }
                     if let Some(unanswered) = unanswered {
-                        unanswered.over = true;
+                        unanswered.over = unanswered.over.max(Some(release.keeps_until(sent)));
                     }
                 }
                 Operation::Renew(_) | Operation::Inspect { .. } | Operation::Force { .. } => {}
@@ -206,16 +206,16 @@ impl Ledger {
                         None => none_happened,
                     };
                     let over = self.nodes[asked.node].settle(acquire.token, known);
-                    match outcome {
-                        Some(Ok(Outcome::Held { .. })) if over => {
+                    match (outcome, over) {
+                        (Some(Ok(Outcome::Held { .. })), Some(keep_until)) => {
                             // The token was released after this acquire was sent. In order, the release came second and has removed it;
                             // only an acquire that was executed out of order has to be released once more.
                             if late {
-                                self.nodes[asked.node].release_once_more(acquire, now);
+                                self.nodes[asked.node].release_once_more(acquire, keep_until, now);
                             }
                         }
-                        Some(Ok(outcome)) => self.acquire_answered(asked, acquire, outcome, now),
-                        Some(Err(_)) | None => {}
+                        (Some(Ok(outcome)), _) => self.acquire_answered(asked, acquire, outcome, now),
+                        (Some(Err(_)) | None, _) => {}
                     }
                 }
                 Operation::Renew(renew) => {
@@ -338,9 +338,10 @@ impl Ledger {
                         state.left_in(acquire.token, epoch);
                     }
                     let doubt = state.unanswered.get(&acquire.token).map(|unanswered| unanswered.doubt);
-                    if let (true, Some(doubt)) = (state.settle(acquire.token, !left) && left, doubt) {
+                    if let (Some(keep_until), true, Some(doubt)) = (state.settle(acquire.token, !left), left, doubt) {
                         // It was released meanwhile, and may have been sent twice (by its hash, then by its source).
-                        let pending = PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly();
+                        let mut pending = PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly();
+                        pending.keep_until = keep_until;
                         state.add_pending(pending, doubt, now);
                     }
                 }

@@ -4,7 +4,7 @@
 //! answer changes nothing. Releases that the node has not answered wait in a [`CleanUp`] of its own.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     time::Duration,
 };
 
@@ -41,7 +41,8 @@ pub(super) struct Node {
     pub(super) placed: HashMap<Token, Moment>,
     /// Releases that it has not answered, though the quorum may have.
     pub(super) pending: CleanUp,
-    pub(super) pending_tokens: HashSet<Token>,
+    /// Their tokens, with the entry of each.
+    pub(super) pending_tokens: HashMap<Token, usize>,
     /// Whether a call with some of them is in flight.
     pub(super) releasing: bool,
     /// When to ask it for a sign of life: its last answer did not come in time, so it is not known how slow it is.
@@ -71,8 +72,8 @@ pub(super) struct Unanswered {
     pub(super) under_way: u32,
     /// Whether one will not come.
     pub(super) lost: bool,
-    /// Whether the token was released since they were sent.
-    pub(super) over: bool,
+    /// Until when its key is to stay busy, if the token was released since they were sent.
+    pub(super) over: Option<Moment>,
 }
 
 /// The shortest of the last round trips. Noise makes answers late and never early, so a busy machine hardly shows in it.
@@ -135,7 +136,7 @@ impl Node {
             doubt: Doubt { until, unanswered_since: Some(epoch) },
             under_way: 0,
             lost: false,
-            over: false,
+            over: None,
         });
         entry.under_way += 1;
         entry.doubt.until = entry.doubt.until.max(until);
@@ -151,10 +152,10 @@ impl Node {
         }
     }
 
-    /// Records that an acquire is no longer in flight; `known` says that it was executed, or never will be. Returns
-    /// whether the token was released meanwhile.
-    pub(super) fn settle(&mut self, token: Token, known: bool) -> bool {
-        let Some(entry) = self.unanswered.get_mut(&token) else { return false };
+    /// Records that an acquire is no longer in flight; `known` says that it was executed, or never will be. If the token was released
+    /// meanwhile, returns until when its key is to stay busy.
+    pub(super) fn settle(&mut self, token: Token, known: bool) -> Option<Moment> {
+        let entry = self.unanswered.get_mut(&token)?;
         entry.under_way = entry.under_way.saturating_sub(1);
         entry.lost |= !known;
         let Unanswered { under_way, lost, over, .. } = *entry;
@@ -226,9 +227,7 @@ impl Node {
     ) {
         let mut pending = PendingRelease::at_once(release.key.clone(), release.token);
         (pending.place, pending.quiet) = (release.place, release.quiet);
-        if !release.after.is_zero() {
-            pending.keep_until = sent + release.after;
-        }
+        pending.keep_until = release.keeps_until(sent);
         let until = release.until.min(sent + longest);
         // A token in doubt may have been renewed since.
         let until = doubt.map_or(until, |doubt| until.max(doubt.until));
@@ -239,14 +238,16 @@ impl Node {
     }
 
     pub(super) fn add_pending(&mut self, pending: PendingRelease, doubt: Doubt, now: Moment) {
-        if self.pending_tokens.insert(pending.token) {
-            self.pending.push(pending, doubt, now);
+        match self.pending_tokens.entry(pending.token) {
+            Entry::Occupied(known) => self.pending.add(*known.get(), &pending, doubt),
+            Entry::Vacant(unknown) => drop(unknown.insert(self.pending.push(pending, doubt, now))),
         }
     }
 
     /// Has the release of an acquire sent that was executed after its first release.
-    pub(super) fn release_once_more(&mut self, acquire: &Acquire, now: Moment) {
-        let pending = PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly();
+    pub(super) fn release_once_more(&mut self, acquire: &Acquire, keep_until: Moment, now: Moment) {
+        let mut pending = PendingRelease::at_once(acquire.key.clone(), acquire.token).quietly();
+        pending.keep_until = keep_until;
         // (Also if another release of it is pending: that may have been sent before.)
         self.pending.push(pending, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
     }
@@ -302,7 +303,7 @@ impl Node {
             self.round_trip = self.round_trip.max(Some(now.since(sent)));
         }
         self.probe = self.probe.filter(|_| !answered).map(|_| now + PROBE);
-        is_back && self.unanswered.values().any(|entry| entry.lost && !entry.over)
+        is_back && self.unanswered.values().any(|entry| entry.lost && entry.over.is_none())
     }
 
     /// Takes the answer to releases that were sent once more: when they were sent and when answered, and in which
@@ -329,9 +330,10 @@ impl Node {
     }
 
     /// Forgets what has expired by itself, at a cost that spreads over the requests.
-    pub(super) fn sweep(&mut self, now: Moment) {
+    pub(super) fn sweep(&mut self, now: Moment, longest: Duration) {
         if self.surely.len() == self.surely.capacity() {
-            self.surely.retain(|_, known| known.until > now);
+            // An extension that it did not answer may keep a lease there for so much longer.
+            self.surely.retain(|_, known| known.until + longest > now);
         }
         if self.placed.len() == self.placed.capacity() {
             self.placed.retain(|_, until| *until > now);

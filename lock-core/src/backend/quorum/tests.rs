@@ -15,7 +15,7 @@ use std::{
 use self::nodes::{LIMIT, Node, TTL, a_while, manager, nodes, quorum};
 use super::{ballot::Ballot, call::Asking, verdict::Certainty};
 use crate::{
-    ErrorKind, LockManager,
+    ErrorKind, LockManager, LossReason,
     backend::{Acquire, Answer, Backend, Batch, Operation, Outcome, Release, Renew, Token},
     key::LockKey,
 };
@@ -279,6 +279,28 @@ async fn a_token_that_was_released_is_not_written_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_token_that_was_released_is_not_acquired_by_a_later_part_of_its_call() {
+    let nodes = nodes::<3>();
+    nodes.iter().for_each(|node| node.slow.store(10, Ordering::Relaxed));
+    let quorum = quorum(&nodes).quorum;
+    let key = |name: &str| LockKey::new(name).unwrap();
+    let [first, ours, next] = [1, 2, 3].map(Token::from_random);
+    let acquire = |name: &str, token| Operation::Acquire(Acquire::new(key(name), token, TTL));
+    let release = |name: &str, token| Operation::Release(Release::new(key(name), token));
+    let parts = [acquire("a", first), release("a", first), acquire("b", ours), acquire("c", next)];
+    let call = tokio::spawn(quorum.clone().call(parts.into_iter().collect()));
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let released = tokio::spawn(quorum.clone().call(Batch::from([release("b", ours)])));
+    tokio::time::sleep(Duration::from_millis(6)).await;
+    assert!(!nodes[0].has("b").await && nodes[0].has("c").await, "the second part has left");
+    let outcomes = call.await.unwrap().unwrap().outcomes;
+    assert!(matches!(outcomes[..3], [Ok(Outcome::Held { .. }), Ok(Outcome::Released), Err(_)]), "{outcomes:?}");
+    assert!(outcomes[2].as_ref().is_err_and(|error| !error.may_have_happened()));
+    assert!(matches!(outcomes[3..], [Ok(Outcome::Held { .. })]), "{outcomes:?}");
+    assert!(matches!(released.await.unwrap().and_then(Answer::single), Ok(Outcome::Gone)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn keys_are_listed_where_a_majority_has_them_and_released_by_force() {
     let nodes = nodes::<3>();
     let manager = manager(&nodes);
@@ -332,5 +354,24 @@ async fn a_lease_is_handed_over_once() {
         assert!(taken.is_held());
         taken.release().await.unwrap();
         a_while().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_majority_has_lost_is_not_held_though_another_node_is_silent() {
+    for is_downgraded in [true, false] {
+        let nodes = nodes::<3>();
+        let (from, to) = (manager(&nodes), manager(&nodes));
+        let guard = from.lock("k").ttl(TTL * 1_000).fixed().await.unwrap();
+        nodes[..2].iter().for_each(Node::restart_empty);
+        nodes[2].stop();
+        let (kind, wanted) = match is_downgraded {
+            true => (guard.downgrade().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Taken)),
+            false => (to.take_up(guard.hand_over().unwrap()).await.unwrap_err().kind(), ErrorKind::NotHeld),
+        };
+        assert_eq!(kind, wanted);
+        nodes[2].go_on();
+        tokio::time::sleep(TTL).await;
+        assert!(!nodes[2].has("k").await, "downgraded: {is_downgraded}; it was taken there, and is released");
     }
 }

@@ -66,6 +66,19 @@ impl Row<'_> {
         self.seats.iter().filter(|seat| seat.counts(fences)).count() >= self.most()
     }
 
+    /// Whether this is a refusal of an acquire by so few nodes that it proves nothing, because a majority may have the token; or of one
+    /// that takes the key from another token, if any node may have the new one.
+    pub(super) fn is_in_doubt(&self, outcome: &Replied<Outcome>) -> bool {
+        let refused = || self.seats.iter().filter(|seat| seat.said().is_some()).count();
+        match (self.operation, outcome) {
+            (_, Ok(Outcome::Busy { .. })) => refused() < self.seats.len() + 1 - self.most(),
+            (Operation::Acquire(Acquire { from: Some(_), .. }), Ok(Outcome::Gone)) => {
+                Tally::of(self.seats).gone < self.seats.len()
+            }
+            _ => false,
+        }
+    }
+
     fn acquired(&self, acquire: &Acquire, tally: &Tally) -> Verdict {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;
@@ -103,8 +116,9 @@ impl Row<'_> {
             let in_doubt = self.seats.iter().any(Seat::may_have_something);
             return (Sure, Some(Err(self.too_few(in_doubt))));
         }
-        let outcome = Ok(self.lost(tally));
-        (tally.settled(), Some(outcome))
+        // A majority lacks what is to be taken, though others may have the new token.
+        let outcome = if tally.gone > self.seats.len() - most && is_taken { Outcome::Gone } else { self.lost(tally) };
+        (tally.settled(), Some(Ok(outcome)))
     }
 
     /// The answer to an acquire that was not granted.

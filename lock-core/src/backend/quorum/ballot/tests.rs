@@ -165,6 +165,33 @@ fn a_node_that_does_not_count_on_does_not_hold() {
 }
 
 #[test]
+fn a_request_that_has_not_left_says_nothing_of_another_to_the_same_node() {
+    let mut ballot = Ballot::new(Batch::from_iter([acquire(), acquire()]), 3, 0);
+    ballot.has_left(2, Some(&[0]), true);
+    ballot.has_left(2, Some(&[1]), false);
+    ballot.has_left(1, None, false);
+    let is_away = |node: usize| [0, 1].map(|item| matches!(ballot.seats[item * 3 + node].vote, Vote::Away));
+    assert_eq!([0, 1, 2].map(is_away), [[false, false], [true, true], [false, true]]);
+}
+
+#[test]
+fn a_refusal_by_too_few_nodes_proves_nothing_against_a_lease() {
+    for (refused, proves) in [(1, false), (2, true), (3, true)] {
+        let mut ballot = ballot(acquire(), 3).with_placed(vec![true]);
+        (0..refused).for_each(|node| ballot.says(node, busy(None)));
+        assert_eq!(ballot.outcome().unwrap(), busy(None), "its place is kept");
+        assert_eq!(
+            ballot.answer().unwrap().out_of_order,
+            !proves,
+            "a majority may have it, if {refused} of three refuse it"
+        );
+    }
+    let mut held = ballot(acquire(), 3);
+    (0..3).for_each(|node| held.says(node, self::held(10, 1)));
+    assert!(!held.answer().unwrap().out_of_order);
+}
+
+#[test]
 fn who_is_busy_everywhere_keeps_its_place() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(0, busy(Some(4)));
@@ -350,11 +377,20 @@ fn a_lease_is_taken_from_a_token_where_a_majority_has_it() {
     for node in 0..3 {
         gone.says(node, Outcome::Gone);
     }
-    assert_eq!(gone.sure(), Outcome::Gone);
+    assert_eq!((gone.sure(), gone.answer().unwrap().out_of_order), (Outcome::Gone, false));
+    for vote in [Ok(held(1, 1)), Err(error())] {
+        let mut gone = ballot(take(), 3);
+        gone.says(1, Outcome::Gone);
+        gone.says(2, Outcome::Gone);
+        assert_eq!((gone.certainty(), gone.outcome().unwrap()), (Certainty::Likely, Outcome::Gone));
+        assert!(gone.answer().unwrap().out_of_order, "the other may have the new token");
+        gone.vote(0, Ok(Answer::new([vote])));
+        assert_eq!((gone.sure(), gone.answer().unwrap().out_of_order), (Outcome::Gone, true));
+    }
     let mut split = ballot(take(), 3);
     split.says(0, held(1, 1));
     split.says(1, Outcome::Gone);
-    split.says(2, Outcome::Gone);
+    split.fails(2, error());
     assert!(matches!(split.sure(), Outcome::Split { .. }));
 }
 
@@ -477,15 +513,15 @@ fn each_item_of_a_batch_is_decided_by_itself() {
 #[test]
 fn a_node_without_a_connection_leaves_no_doubt_and_is_waited_for_where_it_matters() {
     let mut ballot = ballot(acquire(), 3);
-    ballot.has_left(2, false);
+    ballot.has_left(2, None, false);
     ballot.says(0, busy(Some(1)));
     ballot.says(1, busy(None));
     assert_eq!(ballot.sure(), busy(Some(1)), "nothing has happened there");
-    ballot.has_left(2, true);
+    ballot.has_left(2, None, true);
     assert_eq!(ballot.certainty(), Certainty::Likely, "now it may");
     let mut alone = self::ballot(acquire(), 3);
-    alone.has_left(1, false);
-    alone.has_left(2, false);
+    alone.has_left(1, None, false);
+    alone.has_left(2, None, false);
     alone.says(0, held(1, 1));
     assert_eq!(alone.certainty(), Certainty::Open, "they may come back in time");
 }

@@ -399,6 +399,62 @@ fn a_release_of_a_lease_that_was_extended_is_pending_until_that_has_expired() {
 }
 
 #[test]
+fn a_lease_whose_extension_a_node_did_not_answer_is_released_there() {
+    let mut ledger = Ledger::new(3);
+    let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
+    ledger.answered(&asked, &mut held(), at(1), 0);
+    let longer = Batch::from([Operation::Renew(Renew::new(key(), token(), TTL * 100))]);
+    let asked = ledger.asks_for(2, &longer, at(1_000), way(0));
+    ledger.unheard(&asked, at(1_005), 0);
+    ledger.node(2).surely.shrink_to_fit();
+    for number in 0..10 {
+        let other = Acquire::new(key(), Token::from_random(100 + number), TTL);
+        let asked = ledger.asks_for(2, &Batch::from([Operation::Acquire(other)]), at(10_000), way(0));
+        ledger.answered(&asked, &mut held(), at(10_001), 0);
+    }
+    let release = Batch::from([Operation::Release(Release::new(key(), token()))]);
+    let asked = ledger.asks_for(2, &release, at(10_002), way(0));
+    ledger.unheard(&asked, at(10_007), 0);
+    assert_eq!(ledger.due_now(2, at(10_007)).len(), 1, "the node has it for as long as it was extended");
+}
+
+/// The acquire and the release may be given up in any order, and the release may be answered.
+#[test]
+fn a_key_that_is_to_stay_busy_is_not_freed_for_an_acquire_that_was_not_answered() {
+    for release_is_answered in [false, true] {
+        let mut ledger = Ledger::new(3);
+        let acquire = ledger.asks_for(2, &acquire(), at(0), way(0));
+        let kept = Batch::from([Operation::Release(Release::new(key(), token()).after(TTL * 10))]);
+        let release = ledger.asks_for(2, &kept, at(100), way(0));
+        if release_is_answered {
+            ledger.answered(&release, &mut said(Outcome::Released), at(101), 0);
+        }
+        ledger.unheard(&acquire, at(200), 0);
+        if !release_is_answered {
+            ledger.unheard(&release, at(200), 0);
+        }
+        let due = ledger.due_now(2, at(1_100));
+        let kept: Vec<_> = due.iter().map(|due| (due.release.after, due.release.quiet)).collect();
+        assert_eq!(kept, [(TTL * 10 - Duration::from_millis(1_000), release_is_answered)]);
+    }
+}
+
+#[test]
+fn releases_of_one_token_are_pending_together_with_all_that_each_of_them_asks_for() {
+    let mut ledger = Ledger::new(3);
+    let plain = |after| Batch::from([Operation::Release(Release::new(key(), token()).after(after))]);
+    let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
+    ledger.unheard(&asked, at(50), 0);
+    for batch in [plain(Duration::ZERO), plain(TTL), release()] {
+        let asked = ledger.asks_for(2, &batch, at(100), way(0));
+        ledger.unheard(&asked, at(200), 0);
+    }
+    let due = ledger.due_now(2, at(1_100));
+    let kept: Vec<_> = due.iter().map(|due| (due.release.after, due.release.place)).collect();
+    assert_eq!(kept, [(TTL - Duration::from_millis(1_000), true)]);
+}
+
+#[test]
 fn a_node_that_answers_no_release_leaves_nothing_of_the_leases_that_are_over() {
     for is_answered in [true, false] {
         let mut ledger = Ledger::new(3);
