@@ -101,7 +101,10 @@ impl Queues {
             // A check that comes after somebody has taken the lease up leaves a place, or the key, to a token that is nobody's.
             let is_stray = |known: &HandedOver| match result {
                 Ok(Outcome::Busy { .. }) => trust::is_later(sent, known.proven),
-                Ok(Outcome::Held { fence, was_free, .. }) => was_free && fence > known.fence,
+                // Those who share a key have one number, until the last of them goes.
+                Ok(Outcome::Held { fence, was_free, .. }) => {
+                    was_free && (fence > known.fence || fence == known.fence && trust::is_later(sent, known.proven))
+                }
                 _ => false,
             };
             if self.handed_over.get(&token).is_some_and(is_stray)
