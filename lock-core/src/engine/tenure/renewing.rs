@@ -223,6 +223,8 @@ impl Tenures {
         let index = hold.tenure.index();
         let Some(tenure) = self.present(hold) else { return };
         tenure.asks_for(ttl, sent);
+        // The next hold would have what this one has added.
+        tenure.passes &= ttl <= tenure.ttl;
         let deadline = tenure.hold.validity().deadline;
         if has_succeeded {
             tenure.plan_renewal(sent, deadline);

@@ -274,6 +274,16 @@ fn a_lease_that_was_extended_is_renewed_up_to_the_end_that_was_promised() {
 }
 
 #[test]
+fn a_lease_that_was_extended_beyond_its_ttl_is_not_passed_on() {
+    for (ttl_ms, passes) in [(800, true), (900, true), (60_000, false)] {
+        let mut tenures = Tenures::new(pulse());
+        let id = enter_with(&mut tenures, "a", &terms(900), 2);
+        tenures.extending(id, at(1), Ttl::new(Duration::from_millis(ttl_ms)).unwrap());
+        assert_eq!(tenures.pass(id, &terms(900), at(2)).is_some(), passes, "{ttl_ms}");
+    }
+}
+
+#[test]
 fn a_look_is_not_forgotten_when_an_extend_is_sent() {
     let mut tenures = Tenures::new(pulse());
     let hold = enter_with(&mut tenures, "a", &terms(60_000), 1);
