@@ -138,8 +138,18 @@ impl Tenures {
         if from == now {
             self.next_connected = now + CONNECTIONS_APART.max(4 * takes);
         }
+        self.connected = (now, from);
         for (place, id) in (0..).zip(ids) {
             self.hasten(id, from + APART * place);
+        }
+    }
+
+    /// Has a tenure renewed soon that relies on the answer to a request which was sent at `sent`, before a connection was made: the answer
+    /// may be that of a former server, held back by others of its call.
+    pub(super) fn look_again(&mut self, id: TenureId, sent: Moment, now: Moment) {
+        let (connected, from) = self.connected;
+        if sent < connected {
+            self.hasten(id, now.max(from));
         }
     }
 
@@ -196,6 +206,7 @@ impl Tenures {
             return self.finish(id, end, ending, now);
         }
         self.wheel.set(id.index(), timer);
+        self.look_again(id, sent, now);
         None
     }
 
@@ -217,6 +228,7 @@ impl Tenures {
             tenure.proved(sent);
         }
         self.plan_after(hold, sent, ttl, true);
+        self.look_again(hold.tenure, sent, sent);
     }
 
     fn plan_after(&mut self, hold: HoldId, sent: Moment, ttl: Ttl, has_succeeded: bool) {

@@ -39,6 +39,8 @@ pub(crate) struct Tenures {
     pub(crate) due: BinaryHeap<Reverse<(Moment, TenureId)>>,
     /// Until when a connection that is made has no tenure looked at, since all were just before.
     pub(super) next_connected: Moment,
+    /// When a connection was made last, and from when on it has tenures looked at.
+    pub(super) connected: (Moment, Moment),
     /// The time that deadlines had left when they were renewed lately; zero if a deadline passed before its renewal.
     pub(crate) slack: Slack,
     /// The leases that were lost since the manager was made.
@@ -54,7 +56,8 @@ impl Tenures {
         let (slab, due, lost, acquired) = Default::default();
         let (next_serial, wheel, slack) = (NonZeroU64::MIN, Wheel::new(), Slack::new());
         let losses = LossReason::ALL.map(|reason| (reason, 0));
-        Self { pulse, slab, next_serial, wheel, due, next_connected: AT_ONCE, slack, losses, lost, acquired }
+        let (next_connected, connected) = (AT_ONCE, (AT_ONCE, AT_ONCE));
+        Self { pulse, slab, next_serial, wheel, due, next_connected, connected, slack, losses, lost, acquired }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -99,7 +102,11 @@ impl Tenures {
         let timer = tenure.timer(validity.deadline);
         let index = self.slab.insert((serial, tenure));
         self.wheel.set(index, timer);
-        (HoldId { tenure: TenureId::new(index, serial), number: 1 }, hold)
+        let id = TenureId::new(index, serial);
+        if granted.is_none() {
+            self.look_again(id, sent, now);
+        }
+        (HoldId { tenure: id, number: 1 }, hold)
     }
 
     /// Begins a hold that was offered, unless it has ended: from now on it counts for its own longest and shortest time.

@@ -251,6 +251,42 @@ fn a_new_connection_has_all_leases_renewed_at_once_and_then_not_more_often_than_
     assert!((8..=20).contains(&sent), "{sent} renewals of two leases in five seconds");
 }
 
+/// A call that waits for another node brings the answer of one that has failed over since.
+#[test]
+fn an_answer_to_a_request_that_was_sent_before_a_connection_was_made_is_followed_by_a_look() {
+    let minute = Ttl::new(Duration::from_secs(60)).unwrap();
+    let looks = |tenures: &mut Tenures, now| {
+        assert!(tenures.advance(at(now)).is_empty());
+        tenures.renewals(9, at(now)).len()
+    };
+    for (connected, looked_at) in [(30_000, 1), (19_999, 0)] {
+        // A renewal.
+        let mut tenures = Tenures::new(pulse());
+        enter(&mut tenures, "k", 60_000);
+        assert!(tenures.advance(at(20_500)).is_empty());
+        let renewal = tenures.renewals(9, at(20_500)).pop().expect("it is due");
+        tenures.connected(at(connected));
+        let renewed = Outcome::Renewed { remaining: minute.get(), fence: None, block: 0 };
+        tenures.renewed(&renewal, Some(renewed), at(20_500), at(30_100), 0.0, &mut Deferred::default());
+        assert_eq!(looks(&mut tenures, 30_102), looked_at, "renewed");
+        // An acquire.
+        let mut tenures = Tenures::new(pulse());
+        tenures.connected(at(connected));
+        let doubt = Doubt { until: at(0), unanswered_since: None };
+        let (token, sent) = (Token::from_random(1), at(20_500));
+        let acquired = Acquired { token, fence: 10, block: 1, sent, doubt, passes: true, granted: None };
+        tenures.enter(&LockKey::new("k").unwrap(), &terms(60_000), acquired, at(30_100));
+        assert_eq!(looks(&mut tenures, 30_102), looked_at, "acquired");
+        // An extend, whose answer is handled before the look that the connection has caused is sent.
+        let mut tenures = Tenures::new(pulse());
+        let id = enter(&mut tenures, "k", 60_000);
+        tenures.extending(id, at(20_500), minute);
+        tenures.connected(at(connected));
+        tenures.extended(id, at(20_500), minute);
+        assert_eq!(looks(&mut tenures, 30_102), looked_at, "extended");
+    }
+}
+
 /// A node of a quorum that has lost its data is given back what the holder relies on, and not only the ttl.
 #[test]
 fn a_lease_that_was_extended_is_renewed_up_to_the_end_that_was_promised() {
