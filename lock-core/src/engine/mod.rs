@@ -210,7 +210,7 @@ impl Engine {
     pub(crate) fn taken(&self, hold: HoldId) {
         let now = self.now();
         self.core.with(|state| {
-            let ended = state.queues.tenures.lose(hold, LossReason::Taken);
+            let ended = state.queues.tenures.lose(hold, LossReason::Taken, now);
             state.queues.clean_up_ended(ended, now);
         });
     }

@@ -118,13 +118,13 @@ impl Queues {
             // The tenure began by a grant or by another request while this check was in flight. If the check was executed later, the
             // key expires later too, so the deadline may be raised; `held_again` compares the fencing tokens to find out.
             Ok(Outcome::Held { fence, was_free, .. }) => {
-                let ended = self.tenures.held_again(tenure, fence, was_free, sent);
+                let ended = self.tenures.held_again(tenure, (fence, was_free), sent, now);
                 self.clean_up_ended(ended, now);
             }
             // A check that was executed after the grant finds the tenure's own token. If it was busy, the key was taken away in between;
             // if it was executed before the grant, the answer says nothing, which `refused_again` tells by `sent`.
             Ok(Outcome::Busy { .. }) => {
-                let ended = self.tenures.refused_again(tenure, sent);
+                let ended = self.tenures.refused_again(tenure, sent, now);
                 self.clean_up_ended(ended, now);
             }
             _ => {}
@@ -200,7 +200,7 @@ impl Queues {
         }
         let Grant { key, token, fence, lasts, of_one_node, .. } = grant;
         if let Some(tenure) = self.tenure_of(&key, token) {
-            let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
+            let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence }, now);
             self.clean_up_ended(ended, now);
         } else {
             // Without a release, the key expires after `lasts`.

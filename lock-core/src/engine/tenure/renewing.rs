@@ -48,7 +48,7 @@ impl Tenures {
         &mut self,
         refill: &Renewing,
         outcome: Option<Outcome>,
-        sent: Moment,
+        (sent, now): (Moment, Moment),
         deferred: &mut Deferred,
     ) -> Option<Ended> {
         let id = refill.tenure;
@@ -59,11 +59,11 @@ impl Tenures {
                 if let Some(fence) = fence {
                     tenure.fences.follow(fence, block);
                 }
-                let slack = tenure.confirmed(sent, refill.version, tenure.hold.now());
+                let slack = tenure.confirmed(sent, refill.version, now);
                 deferred.renewed(tenure.hold.label, slack);
                 None
             }
-            Some(_) => self.take_away(id, LossReason::Taken),
+            Some(_) => self.take_away(id, LossReason::Taken, now),
             None => None,
         }
     }
@@ -189,7 +189,7 @@ impl Tenures {
                     tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));
                 }
             }
-            Some(_) => return self.take_away(id, LossReason::Taken),
+            Some(_) => return self.take_away(id, LossReason::Taken, now),
             None => {
                 tenure.failures = tenure.failures.saturating_add(1);
                 tenure.hold.note_renewal(true);
@@ -254,17 +254,23 @@ impl Tenures {
     /// A request that was executed before the tenure began changes nothing. A request that found the key free afterwards ends the
     /// tenure: the key was lost in between, and another holder may have had it. Any other one raises the deadline, unless the user
     /// has lowered it.
-    pub(crate) fn held_again(&mut self, id: TenureId, fence: u64, was_free: bool, sent: Moment) -> Option<Ended> {
+    pub(crate) fn held_again(
+        &mut self,
+        id: TenureId,
+        (fence, was_free): (u64, bool),
+        sent: Moment,
+        now: Moment,
+    ) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         let first = tenure.first_fence();
         if fence < first {
             return None;
         }
         if fence > first && was_free {
-            return self.take_away(id, LossReason::Taken);
+            return self.take_away(id, LossReason::Taken, now);
         }
         tenure.asks_for(tenure.ttl, sent);
-        tenure.confirmed(sent, 0, tenure.hold.now());
+        tenure.confirmed(sent, 0, now);
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
         None
@@ -272,16 +278,16 @@ impl Tenures {
 
     /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` if a later request succeeded, or if the
     /// key was granted to the place that this request made: then it may have been executed before that.
-    pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment) -> Option<Ended> {
+    pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment, now: Moment) -> Option<Ended> {
         let is_later = trust::is_later(sent, self.get(tenure)?.proven);
-        if is_later { self.take_away(tenure, LossReason::Taken) } else { None }
+        if is_later { self.take_away(tenure, LossReason::Taken, now) } else { None }
     }
 
     /// Ends a tenure whose key was granted to its token once more, with a larger fencing token than its first one: the key was lost
     /// in between, and another holder may have had it.
-    pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
+    pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64, now: Moment) -> Option<Ended> {
         let is_new = fence > self.get(tenure)?.first_fence();
-        if is_new { self.take_away(tenure, LossReason::Taken) } else { None }
+        if is_new { self.take_away(tenure, LossReason::Taken, now) } else { None }
     }
 }
 

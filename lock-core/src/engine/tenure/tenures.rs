@@ -236,14 +236,14 @@ impl Tenures {
     }
 
     /// Ends a hold that is still going on, as when an answer to its own request said so.
-    pub(crate) fn lose(&mut self, hold: HoldId, reason: LossReason) -> Option<Ended> {
+    pub(crate) fn lose(&mut self, hold: HoldId, reason: LossReason, now: Moment) -> Option<Ended> {
         self.of_hold(hold)?;
-        self.take_away(hold.tenure, reason)
+        self.take_away(hold.tenure, reason, now)
     }
 
     /// Ends every tenure. The clock is not read here: it may be what has failed.
     pub(crate) fn lose_all(&mut self, reason: LossReason, now: Moment) -> Vec<Ended> {
-        self.ids().into_iter().filter_map(|id| self.take_away_at(id, reason, now)).collect()
+        self.ids().into_iter().filter_map(|id| self.take_away(id, reason, now)).collect()
     }
 
     pub(super) fn ids(&self) -> Vec<TenureId> {
@@ -252,12 +252,7 @@ impl Tenures {
 
     /// Ends a tenure whose key is no longer its own, or will not be. Even if its holder has just released it, the tenure is
     /// not passed on.
-    pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
-        let now = self.pulse.now();
-        self.take_away_at(id, reason, now)
-    }
-
-    fn take_away_at(&mut self, id: TenureId, reason: LossReason, now: Moment) -> Option<Ended> {
+    pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason, now: Moment) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         // The holder may have ended its hold on another thread, and not reached the engine yet. Its tenure then stays, and must not pass
         // on a key that is no longer its own.
