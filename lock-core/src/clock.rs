@@ -89,7 +89,7 @@ const fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// The clock of a manager that talks to a server: it counts the time that the machine was suspended
-/// (`CLOCK_BOOTTIME`), as the server does.
+/// (`CLOCK_BOOTTIME`), as the server does; inside a VM, not the time for which the hypervisor stops it.
 ///
 /// On platforms without such a clock it is [`std::time::Instant`]. There, a lease may count as held for longer than on the server
 /// after the machine was suspended; see the guarantees.

@@ -4,6 +4,7 @@ use lock_core::{End, ErrorKind, LockManager, LossReason};
 use lock_tests::{
     FaultProxy, RawClient, RedisServer, eventually, eventually_some, figure, free_port,
     history::{Held, Recorded, Run, now},
+    within,
 };
 use tokio::time::{sleep, timeout};
 
@@ -150,6 +151,36 @@ async fn fault_38_switchover_behind_one_address_is_followed_though_the_old_conne
 #[tokio::test]
 async fn fault_38_switchover_is_followed_by_a_user_who_may_not_ask_for_the_role() {
     switched_over(Some("-info")).await;
+}
+
+/// All that it is asked is whether the key is free, and that it can say.
+#[tokio::test]
+async fn fault_38_waiter_leaves_a_demoted_server_though_its_key_is_busy_and_the_old_connection_stays_open() {
+    let (a, b) = (RedisServer::start().await, RedisServer::start().await);
+    let port = |server: &RedisServer| server.port().to_string();
+    b.call(&["REPLICAOF", "127.0.0.1", &port(&a)]).await;
+    let proxy = FaultProxy::start(a.address()).await;
+    let manager = LockManager::connect(format!("redis://{}", proxy.address())).await.expect("connects");
+    a.call(&["SET", "k", "lock-core:1:00000000000000000000000000000007"]).await;
+    eventually(SOON, "it is replicated", async || !b.call(&["GET", "k"]).await.is_nil()).await;
+    let waiter = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.lock("k").wait_forever().ttl(LONG).await }
+    });
+    // As old as the connection of a service is.
+    sleep(TTL + ms(100)).await;
+    b.call(&["REPLICAOF", "NO", "ONE"]).await;
+    a.call(&["REPLICAOF", "127.0.0.1", &port(&b)]).await;
+    proxy.lead_to(b.address());
+    eventually(SOON, "the waiter asks the new primary", async || {
+        let asked = b.call(&["INFO", "commandstats"]).await.text();
+        asked.is_some_and(|asked| asked.contains("cmdstat_eval"))
+    })
+    .await;
+    let operator = LockManager::connect(&b.url()).await.expect("connects");
+    assert!(operator.force_release("k").await.expect("is answered"));
+    let guard = within(SOON, waiter).await.expect("no panic").expect("it is granted");
+    guard.release().await.expect("held");
 }
 
 /// It knows no keys, and must not say that they are gone.

@@ -94,7 +94,8 @@ impl Engine {
         let limits = Limits { answer: backend.time_limit(), ..limits };
         let pulse = Pulse::new(Arc::clone(&clock), observer);
         let explain_after = looks.explain_after;
-        let queues = Queues::new(Arc::clone(&pulse), random, limits, looks);
+        let mut queues = Queues::new(Arc::clone(&pulse), random, limits, looks);
+        queues.is_seeded = seed.is_some();
         let core = Core::new(backend, clock, pulse, runtime, explain_after, queues);
         Arc::new(Self { core, has_warned_of_ttl: AtomicBool::new(false) })
     }
@@ -210,7 +211,7 @@ impl Engine {
     pub(crate) fn taken(&self, hold: HoldId) {
         let now = self.now();
         self.core.with(|state| {
-            let ended = state.queues.tenures.lose(hold, LossReason::Taken);
+            let ended = state.queues.tenures.lose(hold, LossReason::Taken, now);
             state.queues.clean_up_ended(ended, now);
         });
     }

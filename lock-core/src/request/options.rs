@@ -231,6 +231,7 @@ setters! {
     ///   or a panic drops the guard.
     /// * The guard is released by [`release_at_once`](LockGuard::release_at_once).
     /// * The lease is lost or handed over, or its holder dies (after the ttl).
+    /// * The server cannot be reached from the moment the holder is done until the ttl is over.
     /// * The server loses its data, or its clock steps. To do a job exactly once, record its run in the job's own transaction.
     ///
     /// # Examples

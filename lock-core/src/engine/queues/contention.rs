@@ -101,7 +101,10 @@ impl Queues {
             // A check that comes after somebody has taken the lease up leaves a place, or the key, to a token that is nobody's.
             let is_stray = |known: &HandedOver| match result {
                 Ok(Outcome::Busy { .. }) => trust::is_later(sent, known.proven),
-                Ok(Outcome::Held { fence, was_free, .. }) => was_free && fence > known.fence,
+                // Those who share a key have one number, until the last of them goes.
+                Ok(Outcome::Held { fence, was_free, .. }) => {
+                    was_free && (fence > known.fence || fence == known.fence && trust::is_later(sent, known.proven))
+                }
                 _ => false,
             };
             if self.handed_over.get(&token).is_some_and(is_stray)
@@ -115,13 +118,13 @@ impl Queues {
             // The tenure began by a grant or by another request while this check was in flight. If the check was executed later, the
             // key expires later too, so the deadline may be raised; `held_again` compares the fencing tokens to find out.
             Ok(Outcome::Held { fence, was_free, .. }) => {
-                let ended = self.tenures.held_again(tenure, fence, was_free, sent);
+                let ended = self.tenures.held_again(tenure, (fence, was_free), sent, now);
                 self.clean_up_ended(ended, now);
             }
             // A check that was executed after the grant finds the tenure's own token. If it was busy, the key was taken away in between;
             // if it was executed before the grant, the answer says nothing, which `refused_again` tells by `sent`.
             Ok(Outcome::Busy { .. }) => {
-                let ended = self.tenures.refused_again(tenure, sent);
+                let ended = self.tenures.refused_again(tenure, sent, now);
                 self.clean_up_ended(ended, now);
             }
             _ => {}
@@ -189,14 +192,15 @@ impl Queues {
             let heard = candidate.heard;
             let ttl = self.lines.waiter(id).terms.ttl;
             let told = Told { grant: &grant, ttl, heard, check: LONGEST_CHECK, round_trip, now };
-            return match told.holds() {
+            // The runtime may be another than when the place was made.
+            return match told.holds().filter(|_| self.trusts) {
                 Some(kept) => self.holds_by(id, &grant, kept, now),
                 None => self.ask(&grant.key, grant.token, true),
             };
         }
         let Grant { key, token, fence, lasts, of_one_node, .. } = grant;
         if let Some(tenure) = self.tenure_of(&key, token) {
-            let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
+            let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence }, now);
             self.clean_up_ended(ended, now);
         } else {
             // Without a release, the key expires after `lasts`.

@@ -202,7 +202,7 @@ impl Queues {
         let tenures: Vec<_> = self.tenures_of(key).collect();
         for tenure in tenures {
             if before.contains(&tenure) || !self.tenures.is_renewed(tenure) {
-                let ended = self.tenures.take_away(tenure, LossReason::Forced);
+                let ended = self.tenures.take_away(tenure, LossReason::Forced, now);
                 self.clean_up_ended(ended, now);
             } else {
                 self.tenures.renew_soon(tenure, now);

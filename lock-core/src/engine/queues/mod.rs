@@ -35,7 +35,10 @@ use std::{
     time::Duration,
 };
 
-use rand::{RngExt, rngs::StdRng};
+use rand::{
+    RngExt, TryRng,
+    rngs::{StdRng, SysRng},
+};
 use slab::Slab;
 
 use self::{
@@ -66,8 +69,9 @@ pub(crate) struct Queues {
     pub(crate) cleanup: CleanUp,
     /// How many requests have ended because their key was busy.
     pub(crate) busy: u64,
-    /// Of tokens and jitter.
+    /// Of jitter, and of tokens if it is seeded.
     random: StdRng,
+    pub(crate) is_seeded: bool,
     lines: Lines,
     /// Tenures beside the one that possesses its key in the line: those that were taken up, and those that share their key.
     beside: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
@@ -137,6 +141,7 @@ impl Queues {
             cleanup: CleanUp::default(),
             busy: 0,
             random,
+            is_seeded: true,
             lines: Lines::default(),
             beside: HashMap::default(),
             handed_over: HashMap::new(),
@@ -173,7 +178,12 @@ impl Queues {
     }
 
     pub(crate) fn token(&mut self) -> Token {
-        Token::from_random(self.random.random())
+        // Of the system, whose source a machine that is restored from a snapshot seeds again: two copies would otherwise draw the same.
+        let mut bits = [0; 16];
+        if self.is_seeded || SysRng.try_fill_bytes(&mut bits).is_err() {
+            bits = self.random.random();
+        }
+        Token::from_random(u128::from_le_bytes(bits))
     }
 
     fn jitter(&mut self) -> f64 {

@@ -373,7 +373,7 @@ impl Queues {
                 self.deferred.wake(responder.answer(Ok(answer)));
             }
             Purpose::Refill(refill) => {
-                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent, &mut self.deferred);
+                let ended = self.tenures.refilled(&refill, result.ok(), (trip.sent, trip.now), &mut self.deferred);
                 self.clean_up_ended(ended, trip.now);
             }
         }

@@ -442,6 +442,19 @@ fn only_an_answer_that_names_the_holder_ends_the_question_of_a_wait() {
     assert!(matches!(&done[..], [(Asker::Waits(_), heard)] if heard.answers.len() == 1));
 }
 
+/// As of a machine that is restored from its snapshot twice. With a seed they are the same, so that a schedule can be repeated.
+#[test]
+fn two_copies_of_a_process_draw_the_same_tokens_only_if_it_is_seeded() {
+    for is_seeded in [true, false] {
+        let [first, second] = [(); 2].map(|()| {
+            let mut process = Process::new();
+            process.queues.is_seeded = is_seeded;
+            process.queues.token()
+        });
+        assert_eq!(first == second, is_seeded);
+    }
+}
+
 impl Queues {
     /// Whether no key is held, wanted or to be released, and no waiter is left.
     pub(crate) fn is_empty(&self) -> bool {

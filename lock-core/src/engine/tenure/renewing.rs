@@ -48,7 +48,7 @@ impl Tenures {
         &mut self,
         refill: &Renewing,
         outcome: Option<Outcome>,
-        sent: Moment,
+        (sent, now): (Moment, Moment),
         deferred: &mut Deferred,
     ) -> Option<Ended> {
         let id = refill.tenure;
@@ -59,11 +59,11 @@ impl Tenures {
                 if let Some(fence) = fence {
                     tenure.fences.follow(fence, block);
                 }
-                let slack = tenure.confirmed(sent, refill.version, tenure.hold.now());
+                let slack = tenure.confirmed(sent, refill.version, now);
                 deferred.renewed(tenure.hold.label, slack);
                 None
             }
-            Some(_) => self.take_away(id, LossReason::Taken),
+            Some(_) => self.take_away(id, LossReason::Taken, now),
             None => None,
         }
     }
@@ -138,8 +138,18 @@ impl Tenures {
         if from == now {
             self.next_connected = now + CONNECTIONS_APART.max(4 * takes);
         }
+        self.connected = (now, from);
         for (place, id) in (0..).zip(ids) {
             self.hasten(id, from + APART * place);
+        }
+    }
+
+    /// Has a tenure renewed soon that relies on the answer to a request which was sent at `sent`, before a connection was made: the answer
+    /// may be that of a former server, held back by others of its call.
+    pub(super) fn look_again(&mut self, id: TenureId, sent: Moment, now: Moment) {
+        let (connected, from) = self.connected;
+        if sent < connected {
+            self.hasten(id, now.max(from));
         }
     }
 
@@ -179,7 +189,7 @@ impl Tenures {
                     tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));
                 }
             }
-            Some(_) => return self.take_away(id, LossReason::Taken),
+            Some(_) => return self.take_away(id, LossReason::Taken, now),
             None => {
                 tenure.failures = tenure.failures.saturating_add(1);
                 tenure.hold.note_renewal(true);
@@ -196,6 +206,7 @@ impl Tenures {
             return self.finish(id, end, ending, now);
         }
         self.wheel.set(id.index(), timer);
+        self.look_again(id, sent, now);
         None
     }
 
@@ -217,12 +228,15 @@ impl Tenures {
             tenure.proved(sent);
         }
         self.plan_after(hold, sent, ttl, true);
+        self.look_again(hold.tenure, sent, sent);
     }
 
     fn plan_after(&mut self, hold: HoldId, sent: Moment, ttl: Ttl, has_succeeded: bool) {
         let index = hold.tenure.index();
         let Some(tenure) = self.present(hold) else { return };
         tenure.asks_for(ttl, sent);
+        // The next hold would have what this one has added.
+        tenure.passes &= ttl <= tenure.ttl;
         let deadline = tenure.hold.validity().deadline;
         if has_succeeded {
             tenure.plan_renewal(sent, deadline);
@@ -240,17 +254,23 @@ impl Tenures {
     /// A request that was executed before the tenure began changes nothing. A request that found the key free afterwards ends the
     /// tenure: the key was lost in between, and another holder may have had it. Any other one raises the deadline, unless the user
     /// has lowered it.
-    pub(crate) fn held_again(&mut self, id: TenureId, fence: u64, was_free: bool, sent: Moment) -> Option<Ended> {
+    pub(crate) fn held_again(
+        &mut self,
+        id: TenureId,
+        (fence, was_free): (u64, bool),
+        sent: Moment,
+        now: Moment,
+    ) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         let first = tenure.first_fence();
         if fence < first {
             return None;
         }
         if fence > first && was_free {
-            return self.take_away(id, LossReason::Taken);
+            return self.take_away(id, LossReason::Taken, now);
         }
         tenure.asks_for(tenure.ttl, sent);
-        tenure.confirmed(sent, 0, tenure.hold.now());
+        tenure.confirmed(sent, 0, now);
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
         None
@@ -258,16 +278,16 @@ impl Tenures {
 
     /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` if a later request succeeded, or if the
     /// key was granted to the place that this request made: then it may have been executed before that.
-    pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment) -> Option<Ended> {
+    pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment, now: Moment) -> Option<Ended> {
         let is_later = trust::is_later(sent, self.get(tenure)?.proven);
-        if is_later { self.take_away(tenure, LossReason::Taken) } else { None }
+        if is_later { self.take_away(tenure, LossReason::Taken, now) } else { None }
     }
 
     /// Ends a tenure whose key was granted to its token once more, with a larger fencing token than its first one: the key was lost
     /// in between, and another holder may have had it.
-    pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
+    pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64, now: Moment) -> Option<Ended> {
         let is_new = fence > self.get(tenure)?.first_fence();
-        if is_new { self.take_away(tenure, LossReason::Taken) } else { None }
+        if is_new { self.take_away(tenure, LossReason::Taken, now) } else { None }
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Tenures {
     pub(crate) due: BinaryHeap<Reverse<(Moment, TenureId)>>,
     /// Until when a connection that is made has no tenure looked at, since all were just before.
     pub(super) next_connected: Moment,
+    /// When a connection was made last, and from when on it has tenures looked at.
+    pub(super) connected: (Moment, Moment),
     /// The time that deadlines had left when they were renewed lately; zero if a deadline passed before its renewal.
     pub(crate) slack: Slack,
     /// The leases that were lost since the manager was made.
@@ -54,7 +56,8 @@ impl Tenures {
         let (slab, due, lost, acquired) = Default::default();
         let (next_serial, wheel, slack) = (NonZeroU64::MIN, Wheel::new(), Slack::new());
         let losses = LossReason::ALL.map(|reason| (reason, 0));
-        Self { pulse, slab, next_serial, wheel, due, next_connected: AT_ONCE, slack, losses, lost, acquired }
+        let (next_connected, connected) = (AT_ONCE, (AT_ONCE, AT_ONCE));
+        Self { pulse, slab, next_serial, wheel, due, next_connected, connected, slack, losses, lost, acquired }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -99,7 +102,11 @@ impl Tenures {
         let timer = tenure.timer(validity.deadline);
         let index = self.slab.insert((serial, tenure));
         self.wheel.set(index, timer);
-        (HoldId { tenure: TenureId::new(index, serial), number: 1 }, hold)
+        let id = TenureId::new(index, serial);
+        if granted.is_none() {
+            self.look_again(id, sent, now);
+        }
+        (HoldId { tenure: id, number: 1 }, hold)
     }
 
     /// Begins a hold that was offered, unless it has ended: from now on it counts for its own longest and shortest time.
@@ -229,14 +236,14 @@ impl Tenures {
     }
 
     /// Ends a hold that is still going on, as when an answer to its own request said so.
-    pub(crate) fn lose(&mut self, hold: HoldId, reason: LossReason) -> Option<Ended> {
+    pub(crate) fn lose(&mut self, hold: HoldId, reason: LossReason, now: Moment) -> Option<Ended> {
         self.of_hold(hold)?;
-        self.take_away(hold.tenure, reason)
+        self.take_away(hold.tenure, reason, now)
     }
 
     /// Ends every tenure. The clock is not read here: it may be what has failed.
     pub(crate) fn lose_all(&mut self, reason: LossReason, now: Moment) -> Vec<Ended> {
-        self.ids().into_iter().filter_map(|id| self.take_away_at(id, reason, now)).collect()
+        self.ids().into_iter().filter_map(|id| self.take_away(id, reason, now)).collect()
     }
 
     pub(super) fn ids(&self) -> Vec<TenureId> {
@@ -245,12 +252,7 @@ impl Tenures {
 
     /// Ends a tenure whose key is no longer its own, or will not be. Even if its holder has just released it, the tenure is
     /// not passed on.
-    pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
-        let now = self.pulse.now();
-        self.take_away_at(id, reason, now)
-    }
-
-    fn take_away_at(&mut self, id: TenureId, reason: LossReason, now: Moment) -> Option<Ended> {
+    pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason, now: Moment) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         // The holder may have ended its hold on another thread, and not reached the engine yet. Its tenure then stays, and must not pass
         // on a key that is no longer its own.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     backend::Outcome,
+    clock::{Clock, Sleep},
     engine::{
         deferred::Deferred,
         fixture::{Manual, at, terms},
@@ -40,7 +41,7 @@ fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the
     assert_eq!(refill.request.block, 5);
     assert!(tenures.refill(second.tenure, 5, 0, at(1)).is_none(), "asked for already");
     let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
-    assert!(tenures.refilled(&refill, Some(answer), at(1), &mut Deferred::default()).is_none());
+    assert!(tenures.refilled(&refill, Some(answer), (at(1), at(1)), &mut Deferred::default()).is_none());
     let (_, hold) = tenures.pass(second, &terms, at(2)).unwrap();
     assert_eq!(hold.fence.get(), 20);
     assert!(tenures.refill(second.tenure, 5, 0, at(2)).is_none(), "enough is left");
@@ -102,7 +103,7 @@ fn a_hold_that_is_over_names_nothing_even_when_its_place_is_taken_again() {
     assert!(tenures.leave(first, at(0)).is_some());
     let second = enter(&mut tenures, "second", 900);
     assert_eq!(first.tenure.index, second.tenure.index);
-    assert!(tenures.leave(first, at(0)).is_none() && tenures.lose(first, LossReason::Taken).is_none());
+    assert!(tenures.leave(first, at(0)).is_none() && tenures.lose(first, LossReason::Taken, at(0)).is_none());
     assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
     let later = HoldId { number: 2, ..second };
     assert!(tenures.leave(later, at(0)).is_none(), "a later hold of the tenure is another hold");
@@ -251,6 +252,42 @@ fn a_new_connection_has_all_leases_renewed_at_once_and_then_not_more_often_than_
     assert!((8..=20).contains(&sent), "{sent} renewals of two leases in five seconds");
 }
 
+/// A call that waits for another node brings the answer of one that has failed over since.
+#[test]
+fn an_answer_to_a_request_that_was_sent_before_a_connection_was_made_is_followed_by_a_look() {
+    let minute = Ttl::new(Duration::from_secs(60)).unwrap();
+    let looks = |tenures: &mut Tenures, now| {
+        assert!(tenures.advance(at(now)).is_empty());
+        tenures.renewals(9, at(now)).len()
+    };
+    for (connected, looked_at) in [(30_000, 1), (19_999, 0)] {
+        // A renewal.
+        let mut tenures = Tenures::new(pulse());
+        enter(&mut tenures, "k", 60_000);
+        assert!(tenures.advance(at(20_500)).is_empty());
+        let renewal = tenures.renewals(9, at(20_500)).pop().expect("it is due");
+        tenures.connected(at(connected));
+        let renewed = Outcome::Renewed { remaining: minute.get(), fence: None, block: 0 };
+        tenures.renewed(&renewal, Some(renewed), at(20_500), at(30_100), 0.0, &mut Deferred::default());
+        assert_eq!(looks(&mut tenures, 30_102), looked_at, "renewed");
+        // An acquire.
+        let mut tenures = Tenures::new(pulse());
+        tenures.connected(at(connected));
+        let doubt = Doubt { until: at(0), unanswered_since: None };
+        let (token, sent) = (Token::from_random(1), at(20_500));
+        let acquired = Acquired { token, fence: 10, block: 1, sent, doubt, passes: true, granted: None };
+        tenures.enter(&LockKey::new("k").unwrap(), &terms(60_000), acquired, at(30_100));
+        assert_eq!(looks(&mut tenures, 30_102), looked_at, "acquired");
+        // An extend, whose answer is handled before the look that the connection has caused is sent.
+        let mut tenures = Tenures::new(pulse());
+        let id = enter(&mut tenures, "k", 60_000);
+        tenures.extending(id, at(20_500), minute);
+        tenures.connected(at(connected));
+        tenures.extended(id, at(20_500), minute);
+        assert_eq!(looks(&mut tenures, 30_102), looked_at, "extended");
+    }
+}
+
 /// A node of a quorum that has lost its data is given back what the holder relies on, and not only the ttl.
 #[test]
 fn a_lease_that_was_extended_is_renewed_up_to_the_end_that_was_promised() {
@@ -271,6 +308,51 @@ fn a_lease_that_was_extended_is_renewed_up_to_the_end_that_was_promised() {
         tenures.renewed(&renewal, Some(renewed), at(now), at(now), 0.0, &mut Deferred::default());
     }
     assert_eq!(tenures.of_hold(id).unwrap().hold.validity().deadline, deadline, "no later than promised");
+}
+
+/// Panics once it is switched on.
+#[derive(Debug, Default)]
+struct Panics(std::sync::atomic::AtomicBool);
+
+impl Clock for Panics {
+    fn now(&self) -> Moment {
+        assert!(!self.0.load(std::sync::atomic::Ordering::Relaxed), "a bug of the application's");
+        at(0)
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// The rest of the answers to a call would be lost, and their leases be taken for ones that are being renewed.
+#[test]
+fn answers_are_handled_without_a_look_at_the_clock() {
+    let clock = Arc::new(Panics::default());
+    let mut tenures = Tenures::new(Pulse::new(Arc::clone(&clock) as Arc<dyn Clock>, None));
+    let ids = ["refilled", "gone", "held", "granted"].map(|key| enter(&mut tenures, key, 900).tenure);
+    let refill = tenures.refill(ids[0], 5, 0, at(1)).unwrap();
+    assert!(tenures.advance(at(300)).is_empty());
+    let renewals = tenures.renewals(9, at(300));
+    clock.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut deferred = Deferred::default();
+    let filled = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
+    assert!(tenures.refilled(&refill, Some(filled), (at(1), at(301)), &mut deferred).is_none());
+    let gone = renewals.iter().find(|renewal| renewal.tenure == ids[1]).unwrap();
+    assert!(tenures.renewed(gone, Some(Outcome::Gone), at(300), at(301), 0.0, &mut deferred).is_some());
+    assert!(tenures.held_again(ids[2], (10, false), at(300), at(301)).is_none());
+    assert!(tenures.refused_again(ids[2], at(301), at(302)).is_some());
+    assert!(tenures.granted_anew(ids[3], 11, at(302)).is_some());
+}
+
+#[test]
+fn a_lease_that_was_extended_beyond_its_ttl_is_not_passed_on() {
+    for (ttl_ms, passes) in [(800, true), (900, true), (60_000, false)] {
+        let mut tenures = Tenures::new(pulse());
+        let id = enter_with(&mut tenures, "a", &terms(900), 2);
+        tenures.extending(id, at(1), Ttl::new(Duration::from_millis(ttl_ms)).unwrap());
+        assert_eq!(tenures.pass(id, &terms(900), at(2)).is_some(), passes, "{ttl_ms}");
+    }
 }
 
 #[test]

@@ -77,7 +77,7 @@ local call, pcall = redis.call, redis.pcall
 local KEYS, ARGV = KEYS, ARGV -- quicker to look up
 
 -- The error of a server that takes no writes, found by one that changes nothing. A replica that lacks what its primary has must
--- not say that it is gone.
+-- not say that it is gone, nor that a key is busy to one who has no place there.
 local function is_read_only(key)
   local reply = pcall('HDEL', key, MARK)
   return type(reply) == 'table' and string.find(reply.err, 'READONLY', 1, true) and reply
@@ -624,7 +624,7 @@ local function kind_of(held, left, granted, granted_until, key)
 end
 
 local replies, r = {}, 0
-local is_gone = false
+local is_gone, is_unplaced = false, false
 local begins, taken = {}, {} -- of all or none: where the reply of each item begins, and what was free before
 local is_refused = false
 local function reply(code, one, two, three, four)
@@ -747,6 +747,7 @@ for i = 1, items do
         -- Where there is room, it is for those who wait first.
         kind = is_share and group and fits and RESERVED or kind_of(held, left, granted, granted_until, key)
       end
+      is_unplaced = is_unplaced or position == 0
       reply(has_other_total and OTHER or BUSY, left, has_other_total and tonumber(group.number) or kind, position)
     end
     is_refused = is_refused or all_or_none and replies[begins[i]] ~= HELD
@@ -862,7 +863,7 @@ if all_or_none and is_refused then
     end
   end
 end
-local read_only = is_gone and is_read_only(KEYS[2])
+local read_only = (is_gone or is_unplaced) and is_read_only(KEYS[2])
 if read_only then return read_only end
 replies[r + 1] = refused
 if ARGV[2] ~= '' then replies[r + 2] = micros end

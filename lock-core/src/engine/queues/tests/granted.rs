@@ -106,9 +106,12 @@ fn a_check_that_comes_after_its_lease_was_handed_over_leaves_nothing() {
         // Who has taken the lease up has the key, or has released it.
         (BUSY, 700, true),
         (held(9, true), 700, true),
+        // As above, among others who share the key.
+        (held(5, true), 700, true),
         // It was executed before.
         (BUSY, 0, false),
-        (held(5, true), 700, false),
+        (held(5, true), 0, false),
+        (held(5, false), 700, false),
         (held(9, false), 700, false),
     ] {
         let mut process = Process::new();

@@ -148,6 +148,14 @@ fn a_grant_in_doubt_is_confirmed() {
     process.queues.listen(true);
     tell(&mut process, &grant_to(&unheard, (70, 1)));
     assert!(process.poll(id).is_pending());
+    // The engine runs on another runtime by now, of a single thread.
+    let mut process = listening();
+    let id = process.wait();
+    let request = refused(&mut process);
+    process.queues.trusts = false;
+    tell(&mut process, &grant_to(&request, (70, 1)));
+    assert!(process.poll(id).is_pending());
+    assert_eq!(process.grant(), ["acquire"]);
     // A later request was answered, so that the key was taken away since.
     let mut process = listening();
     let id = process.wait();
