@@ -1,5 +1,6 @@
 use std::{
     fmt,
+    panic::Location,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -17,6 +18,7 @@ use crate::{
     acquiring::{Acquiring, Guard},
     admission::Place,
     metrics,
+    misconfigured::Misconfigured,
     protocol::Protocol,
     refusal::{OutOfTime, Refusal},
     shared::{Shared, shown},
@@ -80,6 +82,8 @@ pub(crate) struct Asked {
     pub(crate) lets_through: Option<Arc<Shared>>,
     /// Its place among the requests that wait, if they are counted.
     pub(crate) place: Option<Place>,
+    /// Where its layer was made.
+    pub(crate) made_at: &'static Location<'static>,
 }
 
 impl<S, Req, P, U> ResponseFuture<S, Req, P, U>
@@ -127,6 +131,12 @@ where
         let (outcome, hold) = loop {
             match this.state.as_mut().project() {
                 StateProj::Acquiring { acquire, asked, deadline, call } => {
+                    if U::SPAWNS
+                        && let Some(error) = Misconfigured::outside_runtime(name, asked.made_at)
+                    {
+                        this.state.set(State::Refusing { refusal: Some(Refusal::Misconfigured(error)) });
+                        continue;
+                    }
                     let next = match acquire.poll(cx) {
                         Poll::Ready(acquired) => {
                             // The request no longer waits. Its place is given up before the service is called, since the service may

@@ -29,7 +29,7 @@ pub struct LockLayer<K, P = Plain, U = UntilResponse> {
     pub(crate) protocol: P,
     options: Options,
     /// Where in the user's code the layer was made.
-    made_at: &'static Location<'static>,
+    pub(crate) made_at: &'static Location<'static>,
     shared: Arc<Shared>,
     until: PhantomData<fn() -> U>,
 }

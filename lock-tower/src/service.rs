@@ -149,7 +149,7 @@ where
             Err(error) => return self.refuse(Refusal::Overloaded(error)),
         };
         let acquire = self.lock.acquire(&keys, protocol.shares(&request));
-        let asked = Asked { lets_through: self.lock.lets_through(), place };
+        let asked = Asked { lets_through: self.lock.lets_through(), place, made_at: self.lock.made_at };
         let ready = self.take_ready();
         ResponseFuture::acquiring(acquire, asked, ready, request, protocol, name)
     }

@@ -42,6 +42,9 @@ pub(crate) mod sealed {
         /// The work under its lease.
         type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;
 
+        /// Whether the work is a task, which needs a runtime.
+        const SPAWNS: bool = false;
+
         /// Begins the work.
         fn work(guard: Guard, work: F) -> Self::Work;
     }
@@ -77,6 +80,8 @@ where
     F::Output: Send,
 {
     type Work = Task<Result<(F::Output, Option<BodyLease>), Error>>;
+
+    const SPAWNS: bool = true;
 
     fn work(guard: Guard, work: F) -> Self::Work {
         let work = guard.protect(work);

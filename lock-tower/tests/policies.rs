@@ -1,7 +1,7 @@
 //! What the layer was told beside its key.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-use std::time::Duration;
+use std::{task::Poll, time::Duration};
 
 use crate::support::{
     Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use lock_core::{ErrorKind, Lease, LeaseOptions, LockManager, LossReason, OnLost};
-use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Protocol, Refusal};
+use lock_tower::{BoxError, Http, LockLayer, Misconfigured, OnBackendError, Overloaded, Protocol, Refusal};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -217,6 +217,27 @@ async fn detached_work_goes_on_when_its_caller_has_gone() {
     assert!(manager.is_locked("key").await.unwrap());
     until_free(&manager, "key").await;
     assert_eq!((floor.begun(), floor.finished()), (1, 1), "who waited is given up");
+}
+
+/// The manager has a runtime of its own, so a lease can be acquired there.
+#[test]
+fn detached_layer_refuses_a_request_that_is_polled_outside_a_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let manager = LockManager::builder().url("memory://").runtime(runtime.handle().clone()).build().unwrap();
+    let floor = Floor::default();
+    let layer = LockLayer::new(manager.clone(), "key").name("import");
+    let mut request = Box::pin(layer.clone().detached().layer(works(&floor)).oneshot(1));
+    let error = loop {
+        if let Poll::Ready(answer) = poll_once(&mut request) {
+            break answer.unwrap_err();
+        }
+        runtime.block_on(tokio::task::yield_now());
+    };
+    let said = error.downcast_ref::<Misconfigured>().expect("it is the layer's").to_string();
+    assert!(said.contains("\"import\"") && said.contains("outside a tokio runtime"), "{said}");
+    assert_eq!(floor.begun(), 0);
+    assert!(!runtime.block_on(manager.is_locked("key")).unwrap());
+    assert_eq!(runtime.block_on(layer.detached().layer(works(&floor)).oneshot(1)).unwrap(), 1, "inside it is served");
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,7 +33,7 @@ async fn second_connection_that_cannot_be_made_is_an_error_and_leaves_the_key_fr
     assert_eq!(admin("1").await.text().as_deref(), Some("OK"));
     let error =
         within(SOON, manager.lock("k").ttl(LONG).durability(one(ms(300))).acquire()).await.expect_err("no room");
-    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     assert!(error.to_string().contains("no replica was known to have it"), "{error}");
     let value = harness.call(&["GET", "k"]).await.expect("it answers");
     assert!(value.is_nil(), "{value:?}");
@@ -50,7 +50,7 @@ async fn second_connection_that_led_to_a_replica_is_replaced() {
     let replicated = || manager.lock("k").ttl(LONG).durability(one(SOON));
     proxy.lead_to(group.replicas[0].server.address());
     let error = replicated().await.expect_err("a replica writes nothing");
-    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     proxy.lead_to(group.primary.address());
     eventually(SOON, "another connection is made", async || replicated().await.is_ok()).await;
 }
@@ -80,7 +80,7 @@ async fn connection_that_breaks_while_it_waits_is_an_error_and_one_that_broke_be
     eventually(SOON, "it waits", async || group.waits_now().await).await;
     kill_second(&group).await;
     let error = within(SOON, waits).await.expect("no panic").expect_err("the connection broke");
-    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     assert_eq!(group.value("k").await, None);
     group.replicas[0].server.resume();
     assert!(replicated().await.is_ok());
@@ -110,7 +110,7 @@ async fn server_that_hangs_is_an_error_within_the_limit() {
     group.primary.pause();
     let error = within(SOON, waits).await.expect("no panic").expect_err("nobody answers");
     // The lease would live on for minutes: the limit has ended the wait.
-    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     group.primary.resume();
     eventually(SOON, "the key is free", async || group.value("k").await.is_none()).await;
 }

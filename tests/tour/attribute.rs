@@ -118,7 +118,11 @@ mod call {
     }
 
     fn status(error: lock_core::Error) -> StatusCode {
-        if error.is_busy() { StatusCode::LOCKED } else { StatusCode::SERVICE_UNAVAILABLE }
+        match error.nothing_was_done() {
+            _ if error.is_busy() => StatusCode::LOCKED,
+            true => StatusCode::SERVICE_UNAVAILABLE,
+            false => StatusCode::INTERNAL_SERVER_ERROR, // lost: part of the work may be done
+        }
     }
 
     #[distributed_lock(key = "goods:<id>", wait = "0s", on_error = move |error| format!("{id}: {}", error.public_message()))]
@@ -133,6 +137,10 @@ mod call {
         let _guard = manager.lock("goods:7").await?;
         assert_eq!(manager.scope(sell(7)).await, Err(StatusCode::LOCKED));
         assert!(manager.scope(describe(7)).await.starts_with("7: locked by another request"));
+        let lost = manager.lock("goods:8").await?;
+        manager.force_release("goods:8").await?;
+        let error = lost.release().await.expect_err("it was released by force");
+        assert_eq!(status(error), StatusCode::INTERNAL_SERVER_ERROR);
         Ok(())
     }
 }

@@ -20,7 +20,9 @@
 //! job again. *Exactly* once is a row: the job enters its run in a table whose primary key is the run, in the transaction in which it
 //! writes ([`runs`]). Here Redis forgets the third run while the third machine stands still. It runs the job, and finds its run entered.
 //!
-//! A machine that cannot reach Redis does not run the job, and a run that no machine begins is not made up for.
+//! A run that fails is tried again under its lease, because the key stays busy for `at_least` after a failure, too. If the last try fails, nobody
+//! does the run: docs/cookbook.md says how to notice that. A machine that cannot reach Redis
+//! does not run the job, and a run that no machine begins is not made up for.
 //!
 //! Exits with 1 when a report was written twice, or not at all.
 
@@ -42,6 +44,8 @@ const TIMES: u32 = 3;
 const EVERY: Duration = Duration::from_secs(3);
 /// When the first run is due, from the beginning.
 const OFFSET: Duration = Duration::from_millis(500);
+/// Before a run that has failed is tried again.
+const PAUSE: Duration = Duration::from_millis(200);
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
@@ -96,8 +100,17 @@ async fn machine(url: &str, database: &Path, number: u32) -> Result<()> {
 /// `Result<(), _>`.
 #[distributed_lock(key = "cron:report:<run>", on_busy = skip, at_least = "1m")]
 async fn report(run: i64, machine: u32, database: &mut Connection) -> Result<Option<bool>> {
-    sleep(Duration::from_millis(50)).await;
-    runs::write(database, run, &format!("written by machine {machine}")).map(Some)
+    // A run that has failed stays begun, so it is tried again while the lease is held.
+    let mut left = 4;
+    loop {
+        sleep(Duration::from_millis(50)).await;
+        match runs::write(database, run, &format!("written by machine {machine}")) {
+            Err(error) if left > 0 => eprintln!("machine {machine} failed, {left} tries are left: {error}"),
+            done => return done.map(Some),
+        }
+        left -= 1;
+        sleep(PAUSE).await;
+    }
 }
 
 /// Starts the machines, gives them the schedule, and says who did what at which time. Returns the runs.
@@ -169,6 +182,24 @@ fn millis(time: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_has_failed_is_tried_again_under_its_lease() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("reports.db");
+        let mut database = runs::open(&path)?;
+        // There are no tables until the first try has failed.
+        let repair = async {
+            sleep(Duration::from_millis(100)).await;
+            runs::open(&path)?.execute_batch(runs::SCHEMA).map_err(anyhow::Error::from)
+        };
+        let manager = LockManager::in_memory();
+        let (written, repaired) = tokio::join!(manager.scope(report(7, 1, &mut database)), repair);
+        repaired?;
+        assert_eq!(written?, Some(true));
+        assert_eq!(runs::written(&database)?, [7]);
+        Ok(())
+    }
 
     #[test]
     fn reports_that_were_written_twice_or_not_at_all_are_mistakes() {

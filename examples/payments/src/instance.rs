@@ -3,12 +3,14 @@
 use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode};
+use axum::middleware::{Next, from_fn};
 use axum::routing::post;
 use axum::{Extension, Router};
 use bytes::Bytes;
@@ -28,6 +30,7 @@ pub(crate) struct Instance {
     /// `None` once it was killed.
     runtime: Option<Runtime>,
     stuck: watch::Receiver<usize>,
+    is_killed: Arc<AtomicBool>,
 }
 
 /// What handlers share.
@@ -57,6 +60,8 @@ impl Instance {
         let app =
             App { form, ledger: ledger.clone(), charges: Arc::new(Semaphore::new(charges)), stuck: Arc::new(sender) };
         let (locks, answers) = (locks.to_owned(), answers.clone());
+        let is_killed = Arc::new(AtomicBool::new(false));
+        let silent = Arc::clone(&is_killed);
         runtime.spawn(async move {
             let manager = LockManager::connect(locks).await?;
             let service = match form {
@@ -66,11 +71,20 @@ impl Instance {
                     Router::new().route("/pay", post(pay)).route_layer(once(manager, app.ledger.clone()))
                 }
             };
+            // The end of a runtime takes a moment, in which a request can still be told that its lease is lost. A process that is killed
+            // tells nothing.
+            let silence = from_fn(move |request: Request, next: Next| {
+                let silent = Arc::clone(&silent);
+                async move {
+                    let response = next.run(request).await;
+                    if silent.load(Ordering::SeqCst) { pending().await } else { response }
+                }
+            });
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(listener, service.with_state(app)).await?;
+            axum::serve(listener, service.with_state(app).layer(silence)).await?;
             anyhow::Ok(())
         });
-        Ok(Self { address, runtime: Some(runtime), stuck })
+        Ok(Self { address, runtime: Some(runtime), stuck, is_killed })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -88,6 +102,7 @@ impl Instance {
 /// Kills it: ends it where it is, as far as a part of a process can end.
 impl Drop for Instance {
     fn drop(&mut self) {
+        self.is_killed.store(true, Ordering::SeqCst);
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -86,11 +86,11 @@ async fn run(form: Form, locks: &str) -> Result<String> {
     // The first one stops answering after some charges, and is killed then.
     let doomed = Instance::start(form, locks, &ledger, &answers, COMPLETED)?;
     let other = Instance::start(form, locks, &ledger, &answers, usize::MAX >> 4)?;
-    let first = Clicks::begin([doomed.address(), other.address()]);
+    let first = Clicks::begin(form, [doomed.address(), other.address()]);
     // Between a charge and the storing of its answer, an instance may be killed only with `--transaction`.
     timeout(PATIENCE, first.until_answered(COMPLETED)).await?;
     let inside = timeout(PATIENCE, doomed.until_stuck()).await?;
-    let second = Clicks::begin([other.address(), doomed.address()]);
+    let second = Clicks::begin(form, [other.address(), doomed.address()]);
     drop(doomed);
     let (first, second) = (timeout(PATIENCE, first.receipts()).await??, timeout(PATIENCE, second.receipts()).await??);
     drop(other);

@@ -80,7 +80,8 @@ impl Shop {
 
     /// Sells an order in two steps, reading and writing, with nothing that keeps others out in between.
     ///
-    /// Right only as long as nobody else sells the same goods meanwhile: that is what the strategies see to.
+    /// Right only as long as nobody else sells the same goods meanwhile: that is what the strategies see to. A seller that stands still for longer
+    /// than the ttl of its lock overwrites what the next one has sold; `example-fencing` has the SQL that refuses it.
     /// The transaction protects the writing, so that an order goes through whole; it begins after the reading,
     /// as it does wherever a service thinks, asks a payment provider, or shows a page in between.
     pub(crate) async fn sell(&self, order: &Order) -> Result<Sale> {

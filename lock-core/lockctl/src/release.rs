@@ -1,4 +1,7 @@
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    time::{Duration, Instant},
+};
 
 use lock_core::{Holder, KeyInfo};
 
@@ -21,6 +24,7 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
     }
     let manager = server.connect().await?;
     let info = manager.inspect(&args.key).await?;
+    let shown_at = Instant::now();
     let mut output = io::stdout().lock();
     let described = output.write_all(describe::key(&info).as_bytes()).and_then(|()| output.flush());
     if !info.is_locked() {
@@ -42,7 +46,7 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
         return Ok(NO);
     }
     // The operator may have taken minutes to read.
-    if !args.yes && !is_still(&info, &manager.inspect(&args.key).await?) {
+    if !args.yes && !is_still(&info, &manager.inspect(&args.key).await?, shown_at.elapsed()) {
         written(writeln!(output, "{key} may have another holder by now, so nothing was released; look again."))?;
         return Ok(NO);
     }
@@ -74,8 +78,13 @@ async fn confirmed(output: &mut impl Write, info: &KeyInfo) -> io::Result<bool> 
     Ok(matches!(answer.await??.trim(), "y" | "Y" | "yes"))
 }
 
-/// Returns whether a key has the holders that were shown, or is free. A holder that did not answer cannot be told from another.
-fn is_still(shown: &KeyInfo, now: &KeyInfo) -> bool {
+/// Returns whether a key has the holders that were shown some time ago, or is free. A holder that did not answer cannot be told from
+/// another, nor can two clients of another library whose locks end at the same time.
+fn is_still(shown: &KeyInfo, now: &KeyInfo, ago: Duration) -> bool {
+    let ends_alike = match (shown.remaining(), now.remaining()) {
+        (Some(shown), Some(now)) => shown.abs_diff(now + ago) <= A_SECOND,
+        (shown, now) => shown == now,
+    };
     // Those who share a key may have one fencing token in common.
     let leases = |info: &KeyInfo| {
         let lease = |holder: &Holder| (holder.fencing_token(), holder.party().clone());
@@ -84,8 +93,12 @@ fn is_still(shown: &KeyInfo, now: &KeyInfo) -> bool {
         // Those that did not answer count, too.
         (info.leases(), leases)
     };
-    !now.is_locked() || (leases(shown), shown.is_foreign()) == (leases(now), now.is_foreign())
+    let is_alike = (leases(shown), shown.is_foreign()) == (leases(now), now.is_foreign());
+    !now.is_locked() || is_alike && (ends_alike || !now.is_foreign())
 }
+
+/// How exactly the ends of two locks are compared.
+const A_SECOND: Duration = Duration::from_secs(1);
 
 /// Says what a release by force may do.
 fn until_noticed(info: &KeyInfo) -> &'static str {

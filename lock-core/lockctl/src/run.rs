@@ -81,9 +81,10 @@ async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: 
         Ok(Err(error)) => Err(error.into()),
         Err(code) => Ok(code),
     };
+    // A job that failed is not done: another machine, or a retry, may do it.
+    let is_done = matches!(done, Ok(0));
     if guard.is_held() {
-        // A job that failed is not done: another machine, or a retry, may do it.
-        let (is_done, ends) = (matches!(done, Ok(0)), Instant::now() + guard.remaining());
+        let ends = Instant::now() + guard.remaining();
         let release = if is_done { guard.release() } else { guard.release_at_once() };
         if let Err(error) = release.await {
             // The command has ended all the same.
@@ -92,6 +93,9 @@ async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: 
                 let _ = unless_signalled(signals, until_kept(manager, args, kept_until, ends)).await;
             }
         }
+    } else if is_done && Instant::now() < kept_until {
+        // It was lost after the command had ended.
+        warn_not_kept(args);
     }
     done
 }
@@ -117,9 +121,13 @@ async fn until_kept(manager: &LockManager, args: &Run, kept_until: Instant, ends
         sleep(AGAIN).await;
     }
     if Instant::now() < kept_until {
-        let key = quoted(&args.key);
-        warn(&format!("{key} could not be kept for --at-least; another machine may run the command again"));
+        warn_not_kept(args);
     }
+}
+
+fn warn_not_kept(args: &Run) {
+    let key = quoted(&args.key);
+    warn(&format!("{key} could not be kept for --at-least; another machine may run the command again"));
 }
 
 /// Sees to it that enough of the lease is left to begin: one that was waited for begins with a part of its ttl; see

@@ -64,6 +64,37 @@ fn a_command_is_stopped_when_the_server_hangs() {
     assert_eq!(done.code, Some(79), "{done:?}");
 }
 
+/// The command has ended with 0, and `lockctl` waits for the watcher when the lease ends.
+#[test]
+fn a_key_that_is_lost_after_its_command_is_said_not_to_be_kept() {
+    let server = Server::start();
+    for attempt in 0..5 {
+        let key = format!("k{attempt}");
+        let script = "echo $$; ps -o pgid= -p $$; read -r line";
+        let arguments = ["run", &key, "--ttl=3s", "--at-least=1h", "--", "sh", "-c", script];
+        let mut run = Run::start(server.lockctl(&arguments));
+        let (command, watcher) = (run.line(), run.line().trim().to_owned());
+        kill("STOP", &watcher);
+        run.say("go");
+        eventually("the command has ended", || state(&command).is_empty());
+        run.signal("STOP");
+        let left: i64 = server.call(&["PTTL", &key]);
+        if left < 10_000 {
+            eventually("the key expires", || !server.is_locked(&key));
+            run.signal("CONT");
+            kill("CONT", &watcher);
+            let done = run.done();
+            assert_eq!(done.code, Some(0), "{done:?}");
+            assert!(done.err.contains("could not be kept for --at-least"), "{done:?}");
+            return;
+        }
+        // It no longer waited, and has released the key.
+        run.signal("CONT");
+        kill("CONT", &watcher);
+    }
+    panic!("lockctl never waited for its watcher");
+}
+
 #[test]
 fn a_command_does_not_outlive_lockctl_and_ends_before_its_key_expires() {
     let server = Server::start();

@@ -95,6 +95,27 @@ fn a_release_that_is_confirmed_late_spares_the_next_holder() {
     });
 }
 
+/// They have no name: only the end of their lock tells one from the next.
+#[test]
+fn a_release_that_is_confirmed_late_spares_the_next_client_of_another_library() {
+    let server = Server::start();
+    let lock = |ttl: &[&str]| {
+        let _: String = server.call(&[&["SET", "k", "theirs"], ttl].concat());
+    };
+    let release = ["release", "k", "--foreign"];
+    for (first, next) in [(&["EX", "600"][..], &["EX", "900"][..]), (&[], &["EX", "600"]), (&["EX", "600"], &[])] {
+        lock(first);
+        let Some(done) = on_terminal_while(&server, &release, "[y/N] ", || lock(next), "y") else { return };
+        assert!(done.code == Some(1) && done.out.contains("\"k\" may have another holder by now"), "{done:?}");
+        assert!(server.is_locked("k"));
+    }
+    for ttl in [&["EX", "600"][..], &[]] {
+        lock(ttl);
+        let done = on_terminal(&server, &release, "[y/N] ", "y").expect("as before");
+        assert!(done.code == Some(0) && !server.is_locked("k"), "{done:?}");
+    }
+}
+
 /// Readers who overlap have one fencing token in common.
 #[test]
 fn a_release_that_is_confirmed_late_spares_the_next_reader() {

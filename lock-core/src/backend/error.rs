@@ -128,6 +128,7 @@ sets! { BackendError =>
     /// Says that the request was surely not executed and never will be.
     #[must_use]
     pub did_not_happen() => may_have_happened = false;
+    pub(crate) of_kind(kind: ErrorKind) => kind = kind;
     #[cfg(feature = "redis")]
     pub(crate) in_doubt() => may_have_happened = true;
 }

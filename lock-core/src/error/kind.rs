@@ -13,8 +13,8 @@ pub enum ErrorKind {
     /// The backend did not answer in time or could not be reached. Whatever may have been set is released in the
     /// background.
     Backend,
-    /// Too few replicas had the lease in time; see [`LockRequest::durability`](crate::LockRequest::durability). Nothing is
-    /// held: the lease was released.
+    /// Too few replicas had the lease in time, or whether they had it is not known; see
+    /// [`LockRequest::durability`](crate::LockRequest::durability). Nothing is held: the lease was released.
     NotReplicated,
     /// The key holds a value that is not a lock (a hash, a list); the value was left untouched.
     WrongType,

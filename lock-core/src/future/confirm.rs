@@ -105,6 +105,8 @@ impl Confirmation {
             ErrorKind::NotReplicated => None,
             _ => Some(format!("the lease was held, but no replica was known to have it, so it was released: {error}")),
         };
+        // The backend grants its keys: a caller that works without a lock if the backend fails would work beside holders.
+        let error = if error.kind() == ErrorKind::Backend { error.of_kind(ErrorKind::NotReplicated) } else { error };
         let error = Error::backend(ACQUIRE, Some(key), error);
         Err(match said {
             Some(said) => error.detail(said),

@@ -18,10 +18,7 @@ use lock_core::{
     answer::{Answer, Case},
     key::part,
 };
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -38,6 +35,7 @@ use crate::{
     key::{Choice, KeyExtractor, Mistake, Principal, Scoped},
     layer::MAX_HOLD,
     metrics,
+    misconfigured::Misconfigured,
     refusal::Refusal,
     service::{LockService, take_ready},
     shared::{shown, warn},
@@ -102,9 +100,8 @@ where
                     lock.protocol.pass(&mut request);
                     return Ok(service.call(request).await.map(|response| lock.protocol.done(response)));
                 };
-                if Handle::try_current().is_err() {
-                    let problem = "its requests are polled outside a tokio runtime, which has to run the handlers";
-                    return Err(Stop::Lock(Refusal::Misconfigured(lock.misconfigured(problem.to_owned()))));
+                if let Some(error) = Misconfigured::outside_runtime(lock.name_of(), lock.made_at) {
+                    return Err(Stop::Lock(Refusal::Misconfigured(error)));
                 }
                 let time_left = lock.protocol.time_left(&request);
                 let ((head, body), mut data) = (request.into_parts(), Vec::new());

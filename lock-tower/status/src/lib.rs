@@ -66,7 +66,8 @@
 //! A link at each key leads to a confirmation, which names the key, its holder and what follows. Only the form of that page
 //! releases, by `POST`; a `GET` never changes anything. The form names the holder that was shown, by its fencing token, and those who
 //! share a key by their processes and labels, too. If the key has another holder by then, it is kept, and the confirmation is shown again. (A
-//! silent holder has no name: one cannot be told from the next, nor can two readers of one process with one label. And between that check and the release another holder may come, as another round trip lies there.) Each release is logged as a warning.
+//! silent holder has no name: one cannot be told from the next, nor can two readers of one process with one label. Two clients of another library
+//! are told apart by the end of their locks, to a second. And between that check and the release another holder may come, as another round trip lies there.) Each release is logged as a warning.
 //!
 //! The link is red if others wait for a key with a silent holder, or if another library holds the key without a ttl. Otherwise it is grey, and
 //! the confirmation has a box that must be ticked before its button works: the holder is alive, and ends its lease at its `max_hold` itself,

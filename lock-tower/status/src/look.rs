@@ -77,11 +77,12 @@ impl Looks {
         task.await.unwrap_or_else(|error| Arc::new(Look::failed(error.to_string())))
     }
 
-    /// Returns a key as the last look has found it, if that is new enough and whole and the key was held, and looks at the key
-    /// otherwise.
+    /// Returns a key as the last look has found it, if that is new enough and whole and the key was held by this library, and looks at
+    /// the key otherwise.
     pub(super) async fn key(&self, key: &str) -> Result<KeyInfo, Error> {
         let last = self.last.try_lock().ok().and_then(|last| last.clone()).filter(|look| self.is_fresh(look));
-        match last.as_ref().and_then(|look| look.key(key)).filter(|info| info.is_locked() && !info.is_truncated()) {
+        let is_whole = |info: &&KeyInfo| info.is_locked() && !info.is_truncated() && !info.is_foreign();
+        match last.as_ref().and_then(|look| look.key(key)).filter(is_whole) {
             Some(info) => Ok(info.clone()),
             None => self.inspect(key).await,
         }

@@ -1,10 +1,13 @@
 //! How the page releases a key by force, and when it does not.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use lock_core::{
     LockManager, LossReason,
-    backend::{Answer, Backend, BackendError, Batch, MemoryBackend, Operation, Reply},
+    backend::{Answer, Backend, BackendError, Batch, BusyReason, MemoryBackend, Operation, Outcome, Reply},
     key::LockKey,
 };
 use lock_status::Status;
@@ -158,6 +161,47 @@ impl Backend for Unanswering {
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         self.0.list(prefix)
+    }
+}
+
+/// They have no name: only the end of their lock tells one from the next.
+#[tokio::test]
+async fn the_release_of_a_client_of_another_library_spares_the_next_one() {
+    let theirs = Theirs::default();
+    let lock = |seconds: Option<u64>| *theirs.0.lock().unwrap() = seconds.map(Duration::from_secs);
+    let manager = LockManager::builder().backend(theirs.clone()).build().unwrap();
+    let address = releasing(&manager).await;
+    let shown = async || get(address, "/locks?release=k").await.action();
+    for (first, next) in [(Some(600), Some(900)), (Some(600), Some(300)), (None, Some(600)), (Some(600), None)] {
+        lock(first);
+        let action = shown().await;
+        lock(next);
+        let answer = post(address, &action).await;
+        assert!(answer.status == 409 && answer.body.contains("another holder than a moment ago"), "{}", answer.body);
+    }
+    for seconds in [Some(600), None] {
+        lock(seconds);
+        assert!(post(address, &shown().await).await.body.contains("was released by force"), "{seconds:?}");
+    }
+}
+
+/// Each key is locked by another library, for the time that is left.
+#[derive(Clone, Debug, Default)]
+struct Theirs(Arc<Mutex<Option<Duration>>>);
+
+impl Backend for Theirs {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let remaining = *self.0.lock().unwrap();
+        let outcome = |operation: &Operation| match operation {
+            Operation::Force { .. } => Ok(Outcome::Released),
+            _ => Ok(Outcome::Busy { remaining, by: BusyReason::Foreign, position: None }),
+        };
+        let answer = Answer::new(batch.iter().map(outcome));
+        Reply::new(async { Ok(answer) })
+    }
+
+    fn list(&self, _: String) -> Reply<Vec<LockKey>> {
+        Reply::new(async { Ok(Vec::new()) })
     }
 }
 

@@ -31,11 +31,11 @@ pub(crate) enum Strategy {
     LocalMutex,
     /// A version column: correct, begins again when somebody was quicker
     Optimistic,
-    /// A lock on every good of the order, `manager.lock_all(keys)`: correct
+    /// A lock on every good of the order, `manager.lock_all(keys)`: correct while no holder stands still for longer than its ttl
     LockCore,
-    /// A lock on every good of the order, `#[distributed_lock]` on a function: correct
+    /// A lock on every good of the order, `#[distributed_lock]` on a function: correct as with `lock-core`
     LockMacro,
-    /// A lock on the shop, `LockLayer` in front of an HTTP handler: correct
+    /// A lock on the shop, `LockLayer` in front of an HTTP handler: correct as with `lock-core`
     LockLayer,
 }
 
@@ -56,7 +56,8 @@ impl Strategy {
         }
     }
 
-    /// Whether this strategy promises never to oversell with so many instances.
+    /// Whether this strategy promises never to oversell with so many instances. A lock does while none of its holders stands still for longer
+    /// than its ttl: a write without a fencing token cannot be refused then, see `example-fencing`.
     pub(crate) fn is_safe(self, instances: usize) -> bool {
         match self {
             Self::None => false,
