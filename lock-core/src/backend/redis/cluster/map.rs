@@ -120,6 +120,15 @@ impl Map {
         self.nodes.len() == other.nodes.len() && other.nodes.iter().all(has)
     }
 
+    /// Whether a connected node has a slot that another one had before, perhaps without its keys.
+    pub(super) fn has_given(&self, before: &Self) -> bool {
+        let is_given = |slot| {
+            let [own, former] = [self, before].map(|map| map.owner(slot).map(Arc::as_ptr));
+            own != former && self.owner(slot).is_some_and(|node| node.link.is_up())
+        };
+        (0..SLOTS).any(is_given)
+    }
+
     /// How many slots no node has.
     pub(super) fn uncovered(&self) -> usize {
         self.owners.iter().filter(|owner| **owner == NOBODY).count()
