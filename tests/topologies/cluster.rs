@@ -2,7 +2,7 @@
 
 use lock_core::{
     ErrorKind, LockManager,
-    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Token},
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
@@ -200,6 +200,37 @@ async fn a_grant_that_nobody_hears_at_the_primary_is_heard_at_no_replica() {
         primary.call(&["SPUBLISH", channel, "end"]).await;
         let said = listener.read().await.expect("a message comes");
         assert_eq!(said.items().last().and_then(Reply::text).as_deref(), Some("end"));
+    };
+    tokio::select! {
+        () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),
+        () = work => {}
+    }
+}
+
+/// The lease of a trusted grant has a second left, and others that are renewed with it have minutes.
+#[tokio::test]
+async fn a_renewal_that_shares_a_call_with_one_at_a_node_that_hangs_is_answered_in_its_own_time() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let primary = cluster.primary_of(slot_of("k")).await;
+    let mut other = "k0".to_owned();
+    while cluster.primary_of(slot_of(&other)).await == primary {
+        other.push('0');
+    }
+    let hangs = cluster.node(cluster.primary_of(slot_of(&other)).await);
+    let backend = RedisBackend::from_url(&cluster.url(), "raw", LONG).expect("a sound URL");
+    let [key, other] = [LockKey::new("k"), LockKey::new(other)].map(|key| key.expect("a sound key"));
+    let token = Token::from_random(1);
+    let work = async {
+        let acquires = [&key, &other].map(|key| Operation::Acquire(Acquire::new(key.clone(), token, LONG)));
+        let held = backend.call(Batch::from(acquires.to_vec())).await.expect("it answers");
+        assert!(held.outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Held { .. }))), "{held:?}");
+        hangs.pause();
+        let mut renews = [key, other].map(|key| Renew::new(key, token, LONG));
+        renews[0].within = ms(1_000);
+        let batch = Batch::from(renews.map(Operation::Renew).to_vec());
+        let answer = within(SOON, backend.call(batch)).await.expect("an answer for each");
+        let [renewed, unanswered] = &answer.outcomes[..] else { panic!("{answer:?}") };
+        assert!(matches!(renewed, Ok(Outcome::Renewed { .. })) && unanswered.is_err(), "{answer:?}");
     };
     tokio::select! {
         () = backend.driver(Calls::to_nobody()) => unreachable!("the driver goes on for as long as it is polled"),

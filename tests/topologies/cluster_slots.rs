@@ -123,6 +123,23 @@ async fn fault_16_many_slots_move_while_clients_work() {
     judged(&run);
 }
 
+/// As by `redis-cli --cluster fix` when a node is gone for good. No connection is made, and the lease is renewed minutes later.
+#[tokio::test]
+async fn fault_16_a_lease_is_lost_at_once_when_its_slot_is_given_to_another_node_without_its_key() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let manager = manager(&cluster.url(), "p1").await;
+    let slot = slot_of("{k}");
+    let from = cluster.primary_of(slot).await;
+    let guard = manager.lock("{k}").ttl(LONG).await.expect("free");
+    // Nothing is told of it, since the lease was not renewed yet.
+    cluster.node(from).call(&["DEL", "{k}"]).await;
+    cluster.migrate(slot, (from + 1) % 3).await;
+    let other = manager.inspect("{k}other").await.expect("the nodes answer");
+    assert!(other.holder().is_none(), "its answer says where the slot is");
+    let end = within(SOON, guard.ended()).await;
+    assert_eq!(end.loss(), Some(lock_core::LossReason::Taken));
+}
+
 #[tokio::test]
 async fn fault_16_keys_on_their_way_are_listed_and_removed_by_force() {
     let cluster = Cluster::builder().replicas(0).start().await;

@@ -34,6 +34,19 @@ async fn loss_of_a_key_that_was_taken_away_is_told_at_once() {
     .await;
 }
 
+/// The server forgets with each write of the holder that it is to tell of the next one.
+#[tokio::test]
+async fn loss_of_a_lease_that_was_just_extended_is_told_at_once() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(server.url()).await.expect("the server answers");
+    let mut guard = manager.lock("k").ttl(LONG).await.expect("free");
+    watched(&[&server]).await;
+    guard.extend(LONG).await.expect("held");
+    server.call(&["DEL", "k"]).await;
+    let end = within(SOON, guard.ended()).await;
+    assert_eq!(end.loss(), Some(LossReason::Taken));
+}
+
 #[tokio::test]
 async fn loss_by_force_of_another_process_is_told_at_once() {
     let server = RedisServer::start().await;

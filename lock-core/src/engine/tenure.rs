@@ -155,7 +155,11 @@ impl Tenure {
 
     /// The request that renews it for `ttl`.
     pub(crate) fn renew(&self, ttl: Ttl) -> Renew {
-        Renew::new(self.key().clone(), self.token, ttl.get())
+        let mut request = Renew::new(self.key().clone(), self.token, ttl.get());
+        // A store reports one write, and each of ours takes the next report away. Watching the key costs the server memory. A lease that has
+        // just begun by a grant usually ends before its second renewal. A key that is shared changes with each renewal of each holder.
+        request.watch = !self.granted && self.token.mode().is_exclusive();
+        request
     }
 
     /// When the engine must look at the tenure, whose hold lasts until `end`.

@@ -32,8 +32,8 @@ use crate::{
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
 /// releases by force.
-pub(super) async fn call(mut way: Way, batch: Batch) -> Replied<Answer> {
-    let limit = limit(&way, &batch);
+pub(super) async fn call(mut way: Way, batch: Batch, within: Duration) -> Replied<Answer> {
+    let limit = limit(&way, within);
     let mut waited = false;
     let connected = {
         let mut connection = pin!(way.connection(limit));
@@ -91,9 +91,13 @@ pub(super) fn put(
     }))
 }
 
-/// Until when to wait for the answer to a batch that is called now.
-pub(super) fn limit(way: &Way, batch: &[Operation]) -> Instant {
-    let within = batch.iter().filter_map(Operation::as_renew).map(|renew| renew.within).min().unwrap_or(Duration::MAX);
+/// The time in which the answer to a batch is useful.
+pub(super) fn within(batch: &[Operation]) -> Duration {
+    batch.iter().filter_map(Operation::as_renew).map(|renew| renew.within).min().unwrap_or(Duration::MAX)
+}
+
+/// Until when to wait for an answer that is useful `within` that time from now.
+pub(super) fn limit(way: &Way, within: Duration) -> Instant {
     Instant::now() + way.connector().limit().min(within.max(way.least_silence()))
 }
 

@@ -155,7 +155,7 @@ impl Connector {
     /// Returns where to connect to now.
     pub(super) async fn locate(&self) -> Replied<Address> {
         let Some(sentinels) = &self.sentinels else { return Ok(self.settings.address.clone()) };
-        let address = sentinels.primary(self.limit()).await?;
+        let address = sentinels.primary(self.limit(), self.link.newest() > 0).await?;
         let name = address.to_string().into();
         *self.aim.lock().unwrap_or_else(PoisonError::into_inner) = Some((address.clone(), name));
         Ok(address)

@@ -23,7 +23,7 @@ use super::{
     provider::{Login, Logins},
     reply, script,
     slot::Tag,
-    stream::{self, Address, Stream},
+    stream::{Address, Stream},
     tls,
     wire::{Reader, Replies, Wire},
 };
@@ -225,7 +225,7 @@ impl Connector {
                 // A name server may take longer than a command does.
                 let addresses = self.resolver.addresses(host, *port).await;
                 let addresses = addresses.map_err(|error| failure::of_lookup(&error, &self.address(), self.named()))?;
-                let opened = timeout(self.limit(), stream::tcp(addresses, &self.settings.access.tcp)).await;
+                let opened = timeout(self.limit(), self.resolver.tcp(addresses, &self.settings.access.tcp)).await;
                 self.is_reached.store(matches!(opened, Ok(Ok(_))), Ordering::Relaxed);
                 let stream = opened.map_err(|_| self.out_of_time())?.map_err(failed)?;
                 let Some(tls) = &self.settings.access.tls else { return Ok(Box::new(stream)) };
@@ -382,6 +382,7 @@ impl Connector {
             _ => {}
         }
         if self.role == Role::Primary && field(replication, "role") == Some("slave") {
+            self.resolver.note_replica();
             let message = format!("{address} is a replica; connect to the primary");
             // Sentinels will name the new primary soon, so their refusal is not permanent.
             let refused = self.sentinels.is_none();

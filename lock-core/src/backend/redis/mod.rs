@@ -147,10 +147,11 @@ impl Backend for RedisBackend {
             Servers::Primary(connector) => {
                 let way = Way::to_server(Arc::clone(&connector));
                 let up = if is_real_time() { way.up() } else { None };
-                let Some(connection) = up else { return Reply::new(unconstrained(call::call(way, batch))) };
+                let within = call::within(&batch);
+                let Some(connection) = up else { return Reply::new(unconstrained(call::call(way, batch, within))) };
                 let counts = connection.wire.counts();
                 // The thread that calls puts the commands on the wire and writes them, and the task waits for the replies.
-                let limit = call::limit(&way, &batch);
+                let limit = call::limit(&way, within);
                 let answer = call::put(way, connection.clone(), batch, limit);
                 // Otherwise the task has to look soon: another manager may read the answer by now, or nobody.
                 let is_sent =

@@ -37,7 +37,7 @@ pub(super) fn add_arguments(call: &mut Commands, batch: &[Operation]) {
 /// server reports once for each key, and has to be asked again after each write of our own. (Redis calls it client-side caching.)
 /// Returns whether there are any.
 pub(super) fn watch(commands: &mut Commands, batch: &[Operation], connection: &Connection) -> bool {
-    let is_watched = connection.about.tracks && is_plain(batch) && watched(batch).next().is_some();
+    let is_watched = connection.about.tracks && watched(batch).next().is_some();
     if is_watched {
         commands.add(["CLIENT", "CACHING", "YES"]);
         commands.add(["MGET"]);
@@ -56,7 +56,8 @@ pub(super) fn see(batch: &[Operation], seen: &Value, answer: &mut Answer) {
         return;
     }
     // A key that is shared holds no string, so that `MGET` shows it as free.
-    let outcomes = renewals(batch).zip(&mut answer.outcomes).filter(|(renew, _)| renew.watch);
+    let renews = batch.iter().map(Operation::as_renew).zip(&mut answer.outcomes);
+    let outcomes = renews.filter_map(|(renew, outcome)| Some((renew.filter(|renew| renew.watch)?, outcome)));
     for ((renew, outcome), value) in outcomes.zip(values) {
         let has_token = matches!(value, Value::BulkString(token) if token == renew.token.reveal().as_bytes());
         if matches!(outcome, Ok(Outcome::Renewed { .. })) && !has_token {
@@ -147,6 +148,19 @@ mod tests {
         let is_kept = |outcome: &_| matches!(outcome, Ok(Outcome::Renewed { .. }));
         assert!(is_kept(&outcomes[0]) && is_kept(&outcomes[1]), "{outcomes:?}");
         assert!(matches!(outcomes[2], Ok(Outcome::Gone)), "{outcomes:?}");
+    }
+
+    #[test]
+    fn what_is_seen_at_a_key_is_read_beside_other_requests() {
+        let key = LockKey::new("other").expect("a valid key");
+        let watched = |number| Operation::Renew(Renew { watch: true, ..renew(number).with_block(1) });
+        let batch = [Operation::Inspect { key }, watched(1), Operation::Renew(renew(2)), watched(3)];
+        let renewed = || Ok(Outcome::Renewed { remaining: TTL, fence: None, block: 0 });
+        let mut answer = Answer::new((0..4).map(|_| renewed()));
+        let kept = Value::BulkString(renew(1).token.reveal().into_bytes());
+        see(&batch, &Value::Array(vec![kept, Value::Nil]), &mut answer);
+        let are_gone: Vec<_> = answer.outcomes.iter().map(|outcome| matches!(outcome, Ok(Outcome::Gone))).collect();
+        assert_eq!(are_gone, [false, false, false, true], "{:?}", answer.outcomes);
     }
 
     #[test]

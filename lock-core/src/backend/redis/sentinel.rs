@@ -103,8 +103,9 @@ impl Sentinels {
         join_all(keep).await;
     }
 
-    /// Returns where the primary is: as the newest configuration says, after a moment for those that are slow to answer.
-    pub(super) async fn primary(&self, within: Duration) -> Replied<Address> {
+    /// Returns where the primary is: as the newest configuration says, after a moment for those that are slow to answer. `was_found` says
+    /// that there was a connection to it before.
+    pub(super) async fn primary(&self, within: Duration, was_found: bool) -> Replied<Address> {
         let limit = Instant::now() + within;
         let mut heard = self.heard.subscribe();
         self.wanted.notify_waiters();
@@ -117,7 +118,7 @@ impl Sentinels {
         };
         let _ = timeout(PATIENCE, heard.wait_for(is_enough)).await.map(drop);
         let heard = heard.borrow().clone();
-        heard.primary().cloned().ok_or_else(|| self.no_primary(&heard.words))
+        heard.primary().cloned().ok_or_else(|| self.no_primary(&heard.words, was_found))
     }
 
     /// Returns when the primary is at an address for which `is_known` is false.
@@ -192,7 +193,7 @@ impl Sentinels {
     }
 
     /// The error if the primary is not known.
-    fn no_primary(&self, words: &[Option<Word>]) -> BackendError {
+    fn no_primary(&self, words: &[Option<Word>], was_found: bool) -> BackendError {
         let service = &self.service;
         let named = words.iter().zip(&self.sentinels).filter_map(|(word, sentinel)| match word {
             Some(Word::Primary { address, .. }) => Some(format!("{} names {address}", sentinel.address())),
@@ -218,9 +219,9 @@ impl Sentinels {
                  the URL",
                 self.addresses()
             );
-            // Others may know it that were not reached.
-            let all_know = words.iter().all(|word| matches!(word, Some(Word::Unknown(_))));
-            let kind = if all_know { ErrorKind::Unsupported } else { ErrorKind::Backend };
+            // Others may know it that were not reached. A name that was known is right: they were reset, or lost what they knew.
+            let is_wrong = !was_found && words.iter().all(|word| matches!(word, Some(Word::Unknown(_))));
+            let kind = if is_wrong { ErrorKind::Unsupported } else { ErrorKind::Backend };
             return BackendError::new(kind, message).did_not_happen();
         }
         let errors = words.iter().flatten().filter_map(|word| match word {
@@ -363,12 +364,26 @@ mod tests {
         heard.primary().map(ToString::to_string)
     }
 
-    #[tokio::test]
-    async fn what_they_have_said_is_forgotten_when_the_last_driver_has_ended() {
+    fn two_sentinels() -> Sentinels {
         let options = ConnectOptions::new("test", Timeouts::new(SECOND, SECOND).expect("in range"));
         let target = Target::from_url("redis+sentinel://127.0.0.1:1,127.0.0.1:2/shop", &options).expect("a sound URL");
         let Target::Service { service, sentinels, .. } = target else { panic!("a service of sentinels") };
-        let sentinels = Sentinels::new(service, sentinels);
+        Sentinels::new(service, sentinels)
+    }
+
+    #[test]
+    fn a_service_that_no_sentinel_knows_any_longer_is_an_outage_and_no_wrong_name() {
+        let sentinels = two_sentinels();
+        let unknown = || Some(Word::Unknown(Vec::new()));
+        let kind = |words: &[Option<Word>], was_found| sentinels.no_primary(words, was_found).kind();
+        assert_eq!(kind(&[unknown(), unknown()], false), ErrorKind::Unsupported);
+        assert_eq!(kind(&[unknown(), unknown()], true), ErrorKind::Backend);
+        assert_eq!(kind(&[unknown(), None], false), ErrorKind::Backend, "the other one may know it");
+    }
+
+    #[tokio::test]
+    async fn what_they_have_said_is_forgotten_when_the_last_driver_has_ended() {
+        let sentinels = two_sentinels();
         let [mut first, mut second] = [Box::pin(sentinels.keep()), Box::pin(sentinels.keep())];
         assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
         sentinels

@@ -1,10 +1,10 @@
 //! How the bytes travel: TCP, TLS over it, or a socket in the file system.
 
 use std::{
-    fmt, io,
+    fmt, io, mem,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -48,11 +48,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// attempts to connect would fill all of the runtime's threads, and stop the application's file access.
 pub(super) struct Resolver {
     free: Arc<Semaphore>,
+    replicas: Mutex<Replicas>,
+}
+
+/// Which addresses of a name lead to replicas.
+#[derive(Default)]
+struct Replicas {
+    /// Those that the next stream does not lead to if there are others.
+    avoided: Vec<SocketAddr>,
+    /// What is avoided if the latest stream has led to a replica, too.
+    reached: Vec<SocketAddr>,
 }
 
 impl Resolver {
     pub(super) fn new(most: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(most)) }
+        Self { free: Arc::new(Semaphore::new(most)), replicas: Mutex::default() }
+    }
+
+    /// Connects to whichever of the addresses answers first. Those that led to a replica the last time come last.
+    pub(super) async fn tcp(&self, addresses: Vec<SocketAddr>, settings: &TcpSettings) -> io::Result<TcpStream> {
+        // Once: if the others cannot be reached, one of these may be the primary by then.
+        let mut avoided = mem::take(&mut self.replicas().avoided);
+        let (others, replicas): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|other| !avoided.contains(other));
+        if others.is_empty() {
+            avoided.clear();
+        }
+        let stream = tcp(if others.is_empty() { replicas } else { others }, settings).await?;
+        avoided.extend(stream.peer_addr());
+        self.replicas().reached = avoided;
+        Ok(stream)
+    }
+
+    /// Records that the latest stream leads to a replica.
+    pub(super) fn note_replica(&self) {
+        let mut replicas = self.replicas();
+        replicas.avoided = mem::take(&mut replicas.reached);
+    }
+
+    fn replicas(&self) -> MutexGuard<'_, Replicas> {
+        self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -81,7 +115,7 @@ impl Resolver {
 }
 
 /// Connects to whichever of the addresses answers first.
-pub(super) async fn tcp(addresses: Vec<SocketAddr>, settings: &TcpSettings) -> io::Result<TcpStream> {
+async fn tcp(addresses: Vec<SocketAddr>, settings: &TcpSettings) -> io::Result<TcpStream> {
     let (stream, _) = select_ok(addresses.into_iter().map(|address| Box::pin(TcpStream::connect(address)))).await?;
     stream.set_nodelay(settings.nodelay())?;
     set_timeouts(&stream, settings)?;
@@ -169,6 +203,31 @@ mod tests {
             let addresses = resolver.addresses(host, port).await.expect("an address");
             assert_eq!(addresses, [SocketAddr::new(host.parse().unwrap(), port)]);
         }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_led_to_a_replica_is_avoided_once_if_there_are_others() {
+        let listeners = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free"));
+        let mut addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("it is bound")).to_vec();
+        let resolver = Resolver::new(0);
+        let settings = TcpSettings::default();
+        let reached = async |addresses: &[SocketAddr]| {
+            resolver.tcp(addresses.to_vec(), &settings).await.and_then(|stream| stream.peer_addr())
+        };
+        for _ in 0..2 {
+            let mut all = Vec::new();
+            for _ in 0..3 {
+                all.push(reached(&addresses).await.expect("it listens"));
+                resolver.note_replica();
+            }
+            all.sort_unstable();
+            addresses.sort_unstable();
+            assert_eq!(all, addresses, "each of them once");
+        }
+        let only = [reached(&addresses[..1]).await.expect("it listens"), SocketAddr::from(([127, 0, 0, 1], 1))];
+        resolver.note_replica();
+        reached(&only).await.expect_err("nothing listens at the other one");
+        assert_eq!(reached(&only).await.expect("it listens"), only[0], "it may be the primary by now");
     }
 
     /// A connection to a listener of this process, with the options of a client.

@@ -38,7 +38,7 @@ impl Tenures {
         }
         found.refilling = true;
         found.asks_for(found.ttl, now);
-        let request = Renew::new(found.key().clone(), found.token, found.ttl.get()).with_block(block);
+        let request = found.renew(found.ttl).with_block(block);
         Some(Renewing { tenure, version: found.hold.version(), request })
     }
 
@@ -103,9 +103,6 @@ impl Tenures {
             // connection would be replaced for nothing.
             let left = tenure.hold.validity().deadline.since(now);
             request.within = if tenure.granted { left } else { left / 2 };
-            // Watching the key costs the server memory. A lease that has just begun by a grant usually ends before its second renewal.
-            // A key that is shared changes with each renewal of each holder.
-            request.watch = !tenure.granted && tenure.token.mode().is_exclusive();
             tenure.changed = false;
             renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
         }

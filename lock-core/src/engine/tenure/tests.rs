@@ -9,6 +9,7 @@ use crate::{
         terms::Terms,
     },
     error::LossReason,
+    mode::Mode,
 };
 
 fn pulse() -> Arc<Pulse> {
@@ -222,6 +223,27 @@ fn a_tenure_whose_key_was_written_at_is_renewed_soon_and_not_more_often() {
     let fixed = enter_with(&mut tenures, "fixed", &Terms { renewal: Renewal::Never, ..terms(900) }, 1).tenure;
     tenures.renew_soon(fixed, at(303));
     assert!(renewal(&mut tenures, at(350)).is_none(), "a fixed lease is not renewed");
+}
+
+/// A store forgets with a write of our own that it is to tell of one by others.
+#[test]
+fn each_request_of_an_exclusive_lease_that_was_not_granted_has_its_key_watched() {
+    for (mode, granted, is_watched) in [
+        (Mode::Exclusive, None, true),
+        (Mode::Exclusive, Some(Ttl::new(Duration::from_secs(1)).unwrap()), false),
+        (Mode::Shared, None, false),
+    ] {
+        let mut tenures = Tenures::new(pulse());
+        let (terms, doubt) = (terms(9_000), Doubt { until: at(0), unanswered_since: None });
+        let token = Token::from_random(1).in_mode(mode);
+        let acquired = Acquired { token, fence: 10, block: 1, sent: at(0), doubt, passes: true, granted };
+        let (hold, _) = tenures.enter(&LockKey::new("k").unwrap(), &terms, acquired, at(0));
+        tenures.begin(hold, &terms, at(0));
+        let refill = tenures.refill(hold.tenure, 5, 0, at(1)).expect("nothing is left of the block");
+        assert_eq!(refill.request.watch, is_watched, "{mode:?} {granted:?}");
+        let extends = tenures.extending(hold, at(2), terms.ttl).expect("it is held");
+        assert_eq!(extends.watch, is_watched, "{mode:?} {granted:?}");
+    }
 }
 
 #[test]

@@ -54,9 +54,14 @@ pub(in super::super) async fn keep(cluster: Arc<Cluster>, calls: Calls) {
     let mut learns = pin!(Fuse::terminated());
     let mut search = Search::new(&cluster);
     let mut pace = Pace::new();
+    let mut nodes = Arc::clone(&map.borrow());
     loop {
-        let nodes = Arc::clone(&map.borrow_and_update());
+        let before = mem::replace(&mut nodes, Arc::clone(&map.borrow_and_update()));
         keeper.keep(&nodes);
+        // No new connection has the leases of these slots looked at.
+        if !Arc::ptr_eq(&before, &nodes) && nodes.has_given(&before) {
+            calls.connected();
+        }
         tokio::select! {
             biased;
             Some(_) = keeper.drivers.next() => {}

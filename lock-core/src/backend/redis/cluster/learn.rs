@@ -1,6 +1,6 @@
 //! How the map is learned: from the nodes that are connected, or else from those that the URL names.
 
-use std::{sync::PoisonError, time::Duration};
+use std::{collections::HashSet, sync::PoisonError, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
@@ -17,13 +17,15 @@ use super::{
         reply, slot,
     },
     Cluster,
-    map::{Map, Range, ranges},
+    map::{Map, Range, ids, ranges},
 };
 use crate::backend::{BackendError, Replied};
 
 /// A node's view of the cluster.
 struct View {
     ranges: Vec<Range>,
+    /// The ids of the nodes that it knows.
+    ids: HashSet<String>,
     /// Whether the cluster takes commands, as far as the node knows; `None` if the user may not ask.
     is_ok: Option<bool>,
     /// Rises with each change that the nodes have agreed to.
@@ -34,12 +36,13 @@ struct View {
 pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
     let asked = asked(cluster).await;
     let are_most = asked.len() > cluster.map().nodes().len() / 2;
-    let view = match best(asked) {
+    let known = cluster.map();
+    let view = match best(asked, &known.ids) {
         Some(view) if view.is_usable(are_most) => view,
         // A node that has left the cluster, was cut off or never was in it knows no other that could be asked.
         Some(view) if may_ask_seeds(cluster) => {
             let seeded = timeout(SEEDS_LIMIT, seeded(cluster)).await;
-            best(seeded.into_iter().flatten().chain([view])).ok_or_else(|| cluster.unknown())?
+            best(seeded.into_iter().flatten().chain([view]), &known.ids).ok_or_else(|| cluster.unknown())?
         }
         Some(view) if !view.ranges.is_empty() => {
             cluster.is_ok.send_replace(view.is_ok);
@@ -54,7 +57,8 @@ pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
         return Err(BackendError::unavailable(message).did_not_happen());
     }
     let known = cluster.map();
-    let new = Map::of(&view.ranges, &known, &cluster.nodes);
+    let mut new = Map::of(&view.ranges, &known, &cluster.nodes);
+    new.ids = view.ids.into();
     // Before the map, as both are looked at when that comes.
     cluster.is_ok.send_replace(view.is_ok);
     if !new.is_as(&known) {
@@ -86,7 +90,7 @@ async fn asked(cluster: &Cluster) -> Vec<View> {
 async fn seeded(cluster: &Cluster) -> Replied<View> {
     let is_well = |view: &View| view.is_ok != Some(false);
     let (views, errors) = views(cluster.seeds.iter().map(|seed| view_of_seed(seed)), is_well).await;
-    best(views).ok_or_else(|| {
+    best(views, &cluster.map().ids).ok_or_else(|| {
         let what = format!("no node of {} could be asked which node has which keys", cluster.name());
         failure::of_several(&errors, &what).unwrap_or_else(|| cluster.unknown())
     })
@@ -117,9 +121,11 @@ async fn views(
     }
 }
 
-/// Chooses among the views of several nodes: one that says that all is well, and then the newest.
-fn best(views: impl IntoIterator<Item = View>) -> Option<View> {
-    views.into_iter().max_by_key(|view| (!view.ranges.is_empty(), view.is_ok, view.epoch))
+/// Chooses among the views of several nodes: one that knows a node of before, which no other cluster does that was given the address
+/// of one of ours; one that says that all is well, and then the newest.
+fn best(views: impl IntoIterator<Item = View>, known: &HashSet<String>) -> Option<View> {
+    let is_ours = |view: &View| !view.ids.is_disjoint(known);
+    views.into_iter().max_by_key(|view| (!view.ranges.is_empty(), is_ours(view), view.is_ok, view.epoch))
 }
 
 impl View {
@@ -165,13 +171,14 @@ fn questions() -> Commands {
 fn view(node: &Connector, replies: impl IntoIterator<Item = Value>) -> Replied<View> {
     let mut replies = replies.into_iter();
     let slots = replies.next().unwrap_or(Value::Nil).extract_error().map_err(|error| node.refusal(error))?;
+    let ids = ids(&slots);
     let ranges = ranges(slots, &node.settings.address).ok_or_else(|| misread(node))?;
     // A user who may not ask gets along without.
     let about = replies.next();
     let about = about.as_ref().and_then(reply::text).unwrap_or_default();
     let is_ok = info::field(about, "cluster_state").map(|state| state == "ok");
     let epoch = info::field(about, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    Ok(View { ranges, is_ok, epoch })
+    Ok(View { ranges, ids, is_ok, epoch })
 }
 
 fn misread(node: &Connector) -> BackendError {
@@ -188,3 +195,28 @@ const LONG_PATIENCE: Duration = Duration::from_millis(500);
 const SEEDS_PAUSE: Duration = Duration::from_secs(1);
 /// How long they are waited for beside a node that answers, which is not asked again meanwhile.
 const SEEDS_LIMIT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::redis::stream::Address;
+
+    #[test]
+    fn the_view_of_another_cluster_counts_only_if_no_node_of_ours_has_one() {
+        let view = |ids: &[&str], is_ok, epoch| {
+            let address = Address::Tcp { host: "a".to_owned(), port: 1 };
+            let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+            View { ranges: vec![(address, 0, 16_383)], ids, is_ok: Some(is_ok), epoch }
+        };
+        let known = ["a", "b"].map(str::to_owned).into();
+        let chosen = |views: Vec<View>| best(views, &known).expect("there are some").epoch;
+        let other = || view(&["x", "y"], true, 99);
+        assert_eq!(chosen(vec![view(&["a", "c"], false, 7), other(), view(&["a", "b"], false, 6)]), 7);
+        assert_eq!(chosen(vec![view(&["a"], true, 6), view(&["b"], false, 8), other()]), 6);
+        assert_eq!(chosen(vec![other()]), 99, "all nodes were replaced");
+        let empty = View { ranges: Vec::new(), ..view(&[], true, 0) };
+        assert_eq!(chosen(vec![empty, other()]), 99, "no node of ours has a view");
+        let first = best([other(), view(&["a"], true, 1)], &HashSet::new()).expect("there are some");
+        assert_eq!(first.epoch, 99, "nothing is known before the first map");
+    }
+}

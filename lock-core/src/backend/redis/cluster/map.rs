@@ -1,6 +1,7 @@
 //! Which node has which slot.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 
 use super::super::{
     connector::{Connector, Role, Shared},
+    reply,
     settings::Settings,
     slot::SLOTS,
     stream::Address,
@@ -23,6 +25,8 @@ pub(in super::super) struct Map {
     owners: Vec<u16>,
     /// Nodes that a redirection named before they had a slot, and since when they are kept.
     guests: Vec<(Arc<Connector>, Instant)>,
+    /// The ids of the nodes and of their replicas.
+    pub(super) ids: Arc<HashSet<String>>,
 }
 
 /// A slot that no node has.
@@ -56,7 +60,7 @@ impl Nodes {
 impl Map {
     /// The map before any node was asked.
     pub(super) fn unknown() -> Self {
-        Self { nodes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)], guests: Vec::new() }
+        Self { nodes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)], guests: Vec::new(), ids: Arc::default() }
     }
 
     /// Makes a map of what a node has said. Nodes that were known before stay the same.
@@ -120,6 +124,15 @@ impl Map {
         self.nodes.len() == other.nodes.len() && other.nodes.iter().all(has)
     }
 
+    /// Whether a connected node has a slot that another one had before, perhaps without its keys.
+    pub(super) fn has_given(&self, before: &Self) -> bool {
+        let is_given = |slot| {
+            let [own, former] = [self, before].map(|map| map.owner(slot).map(Arc::as_ptr));
+            own != former && self.owner(slot).is_some_and(|node| node.link.is_up())
+        };
+        (0..SLOTS).any(is_given)
+    }
+
     /// How many slots no node has.
     pub(super) fn uncovered(&self) -> usize {
         self.owners.iter().filter(|owner| **owner == NOBODY).count()
@@ -163,6 +176,16 @@ pub(super) fn ranges(reply: Value, asked: &Address) -> Option<Vec<Range>> {
         Some((at(&host, u16::try_from(*port).ok()?, asked), first, last))
     };
     entries.into_iter().map(range).collect()
+}
+
+/// Reads the ids of nodes and replicas from the same reply.
+pub(super) fn ids(reply: &Value) -> HashSet<String> {
+    let nodes = items(reply).iter().flat_map(|entry| items(entry).iter().skip(2));
+    nodes.filter_map(|node| reply::text(items(node).get(2)?)).map(str::to_owned).collect()
+}
+
+fn items(value: &Value) -> &[Value] {
+    if let Value::Array(items) = value { items } else { &[] }
 }
 
 /// Reads where an answer of the node at an address redirects to: `host:port`, with no host if it is the same.
@@ -219,6 +242,17 @@ mod tests {
         assert_eq!(address("10.0.0.9:7009", &asked), Some(tcp("10.0.0.9", 7009)));
         assert_eq!(address(":7009", &asked), Some(tcp("10.0.0.1", 7009)));
         assert_eq!(address("::1:7009", &asked), Some(tcp("::1", 7009)));
+    }
+
+    #[test]
+    fn replicas_are_known_by_their_ids_too() {
+        let node = |id: &str| Value::Array(vec![text("a"), Value::Int(1), text(id), Value::Array(Vec::new())]);
+        let entry = |primary: &str, replica: &str| {
+            Value::Array(vec![Value::Int(0), Value::Int(1), node(primary), node(replica)])
+        };
+        let found = ids(&Value::Array(vec![entry("a", "b"), entry("c", "d")]));
+        assert_eq!(found, ["a", "b", "c", "d"].map(str::to_owned).into());
+        assert!(ids(&Value::Array(vec![Value::Okay, Value::Array(vec![Value::Nil; 3])])).is_empty());
     }
 
     #[test]

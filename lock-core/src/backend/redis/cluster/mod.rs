@@ -13,7 +13,7 @@ mod sign;
 mod tests;
 mod way;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, join, join_all};
 use tokio::{task::coop::unconstrained, time::Instant};
@@ -32,7 +32,12 @@ use crate::{
 impl Cluster {
     /// Executes a batch, each slot's part at its node.
     pub(super) fn call(self: &Arc<Self>, batch: Batch) -> Reply<Answer> {
-        let (count, epoch, parts) = (batch.len(), self.epoch(), self.parts(batch));
+        let (count, epoch, mut within) = (batch.len(), self.epoch(), call::within(&batch));
+        let parts = self.parts(batch);
+        if parts.len() > 1 {
+            // The answer of each node is read with that of the slowest one, and is to come before a lease of any of them ends.
+            within = within / 4 * 3;
+        }
         // As the engine was told: an earlier call may wait for a node.
         let can_send =
             self.sends_at_once() && is_real_time() && !parts.iter().any(|part| replicas::are_asked(&part.batch));
@@ -40,12 +45,13 @@ impl Cluster {
             if can_send { parts.iter().map(|part| part.way.up()).collect() } else { None };
         // All parts leave at once, in this order.
         let Some(connections) = connections else {
-            let calls = parts.into_iter().map(|part| (part.indices, Box::pin(call_part(part.way, part.batch)) as Call));
+            let call = |part: Part| (part.indices, Box::pin(call_part(part.way, part.batch, within)) as Call);
+            let calls = parts.into_iter().map(call);
             return Reply::new(unconstrained(whole(count, calls.collect())));
         };
         let counts = connections.iter().map(|connection| connection.wire.counts()).collect();
         let put = |(part, connection): (Part, &Connection)| {
-            let limit = call::limit(&part.way, &part.batch);
+            let limit = call::limit(&part.way, within);
             (part.indices, call::put(part.way, connection.clone(), part.batch, limit))
         };
         let calls = parts.into_iter().zip(&connections).map(put).collect();
@@ -115,9 +121,9 @@ struct Part {
 
 type Call = BoxFuture<'static, Replied<Answer>>;
 
-async fn call_part(mut way: Way, batch: Batch) -> Replied<Answer> {
+async fn call_part(mut way: Way, batch: Batch, within: Duration) -> Replied<Answer> {
     if !replicas::are_asked(&batch) {
-        return call::call(way, batch).await;
+        return call::call(way, batch, within).await;
     }
     way.connection(Instant::now() + way.connector().limit()).await?;
     let (node, tag) = (way.connector(), way.tag());
