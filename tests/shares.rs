@@ -144,26 +144,26 @@ async fn is_passed_on() -> bool {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
     let lock = || manager.lock("k").ttl(LONG).wait(LONG);
-    let reader = lock().shared().await.unwrap();
+    let reader = lock().shared().await.expect("free");
     let first = tokio::spawn(lock().acquire());
     places(&server, 1).await;
     let between = tokio::spawn(lock().shared().acquire());
     places(&server, 2).await;
     let last = tokio::spawn(lock().acquire());
     places(&server, 3).await;
-    reader.release().await.unwrap();
+    reader.release().await.expect("held");
     eventually(SOON, "somebody has come", async || first.is_finished() || between.is_finished()).await;
     if !first.is_finished() {
         [first, last].iter().for_each(JoinHandle::abort);
         return false;
     }
-    let first = first.await.unwrap().unwrap();
+    let first = first.await.expect("no panic").expect("its turn comes");
     between.abort();
     places(&server, 1).await;
-    first.release().await.unwrap();
-    let last = last.await.unwrap().unwrap();
+    first.release().await.expect("held");
+    let last = last.await.expect("no panic").expect("its turn comes");
     eventually(SOON, "only the lease is left", async || server.left().await == ["k"]).await;
-    last.release().await.unwrap();
+    last.release().await.expect("held");
     true
 }
 

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::token::Token;
 #[cfg(doc)]
 use super::{Backend, Outcome};
-use super::{cleanup::AT_ONCE, token::Token};
 use crate::{clock::Moment, key::LockKey, replicas::Replicas};
 
 /// One item of a batch.
@@ -271,9 +271,9 @@ sets! { Release =>
 }
 
 impl Release {
-    /// Until when the key is to stay busy if it is sent at `sent`; [`AT_ONCE`] if it is free at once.
+    /// Until when the key is to stay busy if it is sent at `sent`; the origin of time if it is free at once.
     pub(crate) fn keeps_until(&self, sent: Moment) -> Moment {
-        if self.after.is_zero() { AT_ONCE } else { sent + self.after }
+        if self.after.is_zero() { Moment::from_origin(Duration::ZERO) } else { sent + self.after }
     }
 
     /// Makes the request.
