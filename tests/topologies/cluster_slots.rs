@@ -1,6 +1,10 @@
 //! Slots that move to another node while their keys are held and waited for.
 
-use lock_core::ErrorKind;
+use lock_core::{
+    ErrorKind,
+    backend::{Backend, Batch, Calls, Notice, Operation, RedisBackend},
+    key::LockKey,
+};
 use lock_tests::history::{Run, now};
 
 use crate::topologies::{load::Load, *};
@@ -123,21 +127,33 @@ async fn fault_16_many_slots_move_while_clients_work() {
     judged(&run);
 }
 
-/// As by `redis-cli --cluster fix` when a node is gone for good. No connection is made, and the lease is renewed minutes later.
+/// As by `redis-cli --cluster fix` when a node is gone for good, and the keys with it. No connection is made then, which would have them
+/// looked at.
 #[tokio::test]
-async fn fault_16_a_lease_is_lost_at_once_when_its_slot_is_given_to_another_node_without_its_key() {
+async fn fault_16_leases_are_looked_at_when_a_slot_is_given_to_a_node_that_is_connected_already() {
     let cluster = Cluster::builder().replicas(0).start().await;
-    let manager = manager(&cluster.url(), "p1").await;
     let slot = slot_of("{k}");
     let from = cluster.primary_of(slot).await;
-    let guard = manager.lock("{k}").ttl(LONG).await.expect("free");
-    // Nothing is told of it, since the lease was not renewed yet.
-    cluster.node(from).call(&["DEL", "{k}"]).await;
-    cluster.migrate(slot, (from + 1) % 3).await;
-    let other = manager.inspect("{k}other").await.expect("the nodes answer");
-    assert!(other.holder().is_none(), "its answer says where the slot is");
-    let end = within(SOON, guard.ended()).await;
-    assert_eq!(end.loss(), Some(lock_core::LossReason::Taken));
+    let backend = RedisBackend::from_url(&cluster.url(), "raw", SOON).expect("a sound URL");
+    let (calls, mut notices) = Calls::new("lock-core:calls:raw".into());
+    let mut connected = async || {
+        while !matches!(notices.recv().await.expect("it goes on"), Notice::Connected) {}
+    };
+    let work = async {
+        let key = LockKey::new("{k}").expect("a sound key");
+        let inspect = || backend.call(Batch::from([Operation::Inspect { key: key.clone() }]));
+        inspect().await.expect("it answers");
+        for _ in 0..3 {
+            within(SOON, connected()).await;
+        }
+        cluster.migrate(slot, (from + 1) % 3).await;
+        inspect().await.expect("it answers, and says where the slot is");
+        within(SOON, connected()).await;
+    };
+    tokio::select! {
+        () = backend.driver(calls) => unreachable!("the driver goes on for as long as it is polled"),
+        () = work => {}
+    }
 }
 
 #[tokio::test]
