@@ -48,7 +48,8 @@ async fn fault_43_clients_by_the_bytes_of_other_libraries_exclude_and_are_exclud
     let (server, run) = (RedisServer::start().await, Run::new("fault-43"));
     let address = format!("address={}", server.address());
     let (url, register) = (format!("url={}", server.url()), format!("register={}", server.address()));
-    let mut ours = team!(run, "contend", 2, "p", [url, register, "tasks=4", "keys=1", "pause=5"]).await;
+    // They leave the key free at times: those who poll get a key that is handed on only by chance, on a busy machine never.
+    let mut ours = team!(run, "contend", 2, "p", [url, register, "tasks=1", "keys=1", "pause=50"]).await;
     let mut theirs = team!(run, "foreign", 2, "f", [address, "tasks=2", "keys=1"]).await;
     ours.go().await;
     theirs.go().await;

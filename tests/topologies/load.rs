@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lock_core::{Error, ErrorKind, LockManager};
+use lock_core::{Error, ErrorKind, LockManager, LossReason};
 use lock_tests::{
     Dice,
     history::{Recorded, Recorder, Run, now},
@@ -113,7 +113,8 @@ impl Candidate {
                     sleep(dice.between(Duration::ZERO, ms(20))).await;
                     held.check();
                     let error = held.release().await.err();
-                    let counts = |error: &Error| !(is_brief && matches!(error.kind(), ErrorKind::Lost(_)));
+                    let counts =
+                        |error: &Error| !(is_brief && matches!(error.kind(), ErrorKind::Lost(LossReason::Expired)));
                     done.unreleased.extend(error.filter(counts));
                 }
                 Err(error) => {

@@ -158,7 +158,8 @@ impl Tenure {
         let mut request = Renew::new(self.key().clone(), self.token, ttl.get());
         // A store reports one write, and each of ours takes the next report away. Watching the key costs the server memory. A lease that has
         // just begun by a grant usually ends before its second renewal. A key that is shared changes with each renewal of each holder.
-        request.watch = !self.granted && self.token.mode().is_exclusive();
+        let is_renewed = self.renewal != Renewal::Never;
+        request.watch = is_renewed && !self.granted && self.token.mode().is_exclusive();
         request
     }
 

@@ -71,7 +71,7 @@ impl Row<'_> {
     pub(super) fn is_in_doubt(&self, outcome: &Replied<Outcome>) -> bool {
         let refused = || self.seats.iter().filter(|seat| seat.said().is_some()).count();
         match (self.operation, outcome) {
-            (_, Ok(Outcome::Busy { .. })) => refused() < self.seats.len() + 1 - self.most(),
+            (Operation::Acquire(_), Ok(Outcome::Busy { .. })) => refused() < self.seats.len() + 1 - self.most(),
             (Operation::Acquire(Acquire { from: Some(_), .. }), Ok(Outcome::Gone)) => {
                 Tally::of(self.seats).gone < self.seats.len()
             }
@@ -102,9 +102,11 @@ impl Row<'_> {
             // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node, and with
             // them what is in the same call. One of sixteen does where it may help: a token that nobody releases, at a node that is not slow,
             // would keep all of them from a majority. One that is about to be released is new, and most leases are of one length.
-            let is_new = |left: &Duration| (acquire.ttl / 4 * 3..=acquire.ttl).contains(left);
+            let is_new = |left: Duration| (acquire.ttl - NEW.min(acquire.ttl / 4)..=acquire.ttl).contains(&left);
             let is_left = |seat: &Seat| match seat.said() {
-                Some(Outcome::Busy { by: BusyReason::Holder, remaining: Some(left), .. }) => !is_new(left),
+                Some(Outcome::Busy { by: BusyReason::Holder | BusyReason::Foreign, remaining, .. }) => {
+                    !remaining.is_some_and(is_new)
+                }
                 _ => false,
             };
             let waits = acquire.place.is_some() && acquire.token.is_one_of_sixteen() && self.seats.iter().any(is_left);
@@ -256,6 +258,8 @@ impl Tally {
 }
 
 const OPEN: Verdict = (Certainty::Open, None);
+/// How long a lease counts as new, which may be about to be released.
+const NEW: Duration = Duration::from_secs(1);
 
 fn holder(foreign: bool) -> BusyReason {
     if foreign { BusyReason::Foreign } else { BusyReason::Holder }

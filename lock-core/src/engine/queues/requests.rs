@@ -346,7 +346,10 @@ impl Queues {
                 continue;
             }
             let late = match &purpose {
-                Purpose::Ask(key, token, until) if out_of_order && !is_refused => {
+                // A token that has had a part of the nodes is released already.
+                Purpose::Ask(key, token, until)
+                    if out_of_order && !is_refused && !matches!(outcome, Ok(Outcome::Split { .. })) =>
+                {
                     // No release of this epoch need come after one that was not answered.
                     let unanswered_since = outcome.is_err().then_some(Doubt::NO_EPOCH);
                     Some((key.clone(), *token, Doubt { until: *until, unanswered_since }))

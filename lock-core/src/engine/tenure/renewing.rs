@@ -112,9 +112,8 @@ impl Tenures {
     /// Has a tenure renewed soon because another client has written to its key. The renewal shows whether the key is still its own.
     pub(crate) fn renew_soon(&mut self, id: TenureId, now: Moment) {
         let Some(tenure) = self.get_mut(id) else { return };
-        // A renewal in flight may have been executed before the change, so its success would prove nothing. Another one follows its
-        // answer.
-        tenure.changed = tenure.renewing;
+        // What is in flight may have been executed before the change, so its success would prove nothing. A renewal follows its answer.
+        tenure.changed = true;
         self.hasten(id, now);
     }
 
@@ -237,6 +236,9 @@ impl Tenures {
         let deadline = tenure.hold.validity().deadline;
         if has_succeeded {
             tenure.plan_renewal(sent, deadline);
+            if tenure.changed {
+                tenure.renew_at = tenure.renew_at.min(tenure.next_look(sent));
+            }
         } else {
             tenure.renew_at = tenure.renew_at.min(tenure.next_renewal(sent, deadline));
             let danger = schedule::danger(tenure.renew_at, deadline);

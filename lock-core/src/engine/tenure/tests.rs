@@ -378,13 +378,22 @@ fn a_lease_that_was_extended_beyond_its_ttl_is_not_passed_on() {
 }
 
 #[test]
-fn a_look_is_not_forgotten_when_an_extend_is_sent() {
+fn a_look_is_not_forgotten_when_an_extend_is_sent_or_answered() {
     let mut tenures = Tenures::new(pulse());
     let hold = enter_with(&mut tenures, "a", &terms(60_000), 1);
+    let minute = Ttl::new(Duration::from_secs(60)).unwrap();
     tenures.connected(at(50));
-    tenures.extending(hold, at(50), Ttl::new(Duration::from_secs(60)).unwrap());
+    tenures.extending(hold, at(50), minute);
     assert!(tenures.advance(at(52)).is_empty());
     assert_eq!(tenures.renewals(9, at(52)).len(), 1);
+
+    // The extend may have been executed before the write, and is answered before the look is sent.
+    let hold = enter_with(&mut tenures, "b", &terms(60_000), 1);
+    tenures.extending(hold, at(100), minute);
+    tenures.renew_soon(hold.tenure, at(101));
+    tenures.extended(hold, at(100), minute);
+    assert!(tenures.advance(at(112)).is_empty());
+    assert_eq!(tenures.renewals(9, at(112)).len(), 1);
 }
 
 #[test]

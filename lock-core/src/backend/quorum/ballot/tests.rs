@@ -589,3 +589,27 @@ fn a_lease_that_is_taken_over_is_written_back_without_the_token_that_it_was_take
     ballot.says(2, Outcome::Gone);
     assert_eq!(ballot.sure(), held(20, 1));
 }
+
+/// What another node has said of its holder, and whether the late node is waited for: a lease that is new may be about to be released.
+#[test]
+fn a_late_node_is_waited_for_where_another_has_a_token_that_was_left() {
+    use BusyReason::{Foreign, Holder, Waiters};
+    let place = Place::new("channel".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
+    let one_of_sixteen = Token::from_random(16);
+    for (by, remaining, is_waited_for) in [
+        (Holder, Some(TTL), false),
+        (Holder, Some(TTL - TTL / 5), false),
+        (Holder, Some(TTL - TTL / 3), true),
+        (Holder, Some(TTL * 1_000), true),
+        (Holder, None, true),
+        (Foreign, None, true),
+        (Waiters, Some(TTL / 3), false),
+    ] {
+        let acquire = Acquire::new(key(), one_of_sixteen, TTL).or_wait(place.clone());
+        let mut ballot = ballot(Operation::Acquire(acquire), 3);
+        ballot.says(0, held(1, 1));
+        ballot.says(1, Outcome::Busy { remaining, by, position: None });
+        let certainty = if is_waited_for { Certainty::Doubtful } else { Certainty::Likely };
+        assert_eq!(ballot.certainty(), certainty, "{by:?} {remaining:?}");
+    }
+}

@@ -37,8 +37,9 @@ pub(super) async fn learn(cluster: &Cluster) -> Replied<()> {
     let asked = asked(cluster).await;
     let are_most = asked.len() > cluster.map().nodes().len() / 2;
     let known = cluster.map();
+    let is_ours = |view: &View| known.ids.is_empty() || !view.ids.is_disjoint(&known.ids);
     let view = match best(asked, &known.ids) {
-        Some(view) if view.is_usable(are_most) => view,
+        Some(view) if view.is_usable(are_most) && is_ours(&view) => view,
         // A node that has left the cluster, was cut off or never was in it knows no other that could be asked.
         Some(view) if may_ask_seeds(cluster) => {
             let seeded = timeout(SEEDS_LIMIT, seeded(cluster)).await;
