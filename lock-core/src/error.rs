@@ -288,6 +288,7 @@ impl Error {
 }
 
 sets! { Error =>
+    pub(crate) attempted(attempt: &'static str) => inner.attempt = attempt;
     pub(crate) detail(detail: impl Into<String>) => inner.detail = Some(detail.into());
     /// Says what is left of the holder's ttl, if that is known.
     pub(crate) free_in(remaining: Option<Duration>) => inner.remaining = remaining;

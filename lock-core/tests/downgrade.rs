@@ -7,7 +7,7 @@ use std::{
 };
 
 use lock_core::{
-    End, LockManager, LossReason,
+    End, ErrorKind, LockManager, LossReason,
     backend::{Answer, Backend, Batch, Calls, Grant, MemoryBackend, Operation, Reply, Token},
     clock::Clock,
     key::LockKey,
@@ -128,4 +128,14 @@ async fn a_grant_to_a_token_that_was_downgraded_is_given_back() {
     assert_eq!(store.releases_of(exclusive), before + 1, "no lease of this process has the token");
     assert!(reader.is_held());
     reader.release().await.unwrap();
+}
+
+/// Who is told that nothing was done may repeat it, and the holder has begun.
+#[tokio::test]
+async fn a_downgrade_that_fails_does_not_say_that_nothing_was_done() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").await.unwrap();
+    manager.stop_waiting();
+    let error = guard.downgrade().await.unwrap_err();
+    assert_eq!((error.kind(), error.nothing_was_done()), (ErrorKind::ShutDown, false), "{error}");
 }

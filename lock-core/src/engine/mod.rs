@@ -95,7 +95,8 @@ impl Engine {
         let pulse = Pulse::new(Arc::clone(&clock), observer);
         let explain_after = looks.explain_after;
         let mut queues = Queues::new(Arc::clone(&pulse), random, limits, looks);
-        queues.is_seeded = seed.is_some();
+        // A store in the process is copied with it.
+        queues.is_seeded = seed.is_some() || limits.answer == Duration::MAX;
         let core = Core::new(backend, clock, pulse, runtime, explain_after, queues);
         Arc::new(Self { core, has_warned_of_ttl: AtomicBool::new(false) })
     }

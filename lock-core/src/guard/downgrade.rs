@@ -91,7 +91,8 @@ impl LockGuard {
         let _left = Left { engine, doubt: left.doubt, pending };
         let shared = request.acquire().await.map_err(|error| match error.kind() {
             ErrorKind::NotHeld => ended(End::Lost(LossReason::Taken)),
-            _ => error,
+            // Of a request it would say that nothing was done, and the holder has begun.
+            _ => error.attempted(DOWNGRADE),
         })?;
         if let Some(latest) = latest {
             shared.end_by(latest);

@@ -178,10 +178,11 @@ impl Queues {
     }
 
     pub(crate) fn token(&mut self) -> Token {
-        // Of the system, whose source a machine that is restored from a snapshot seeds again: two copies would otherwise draw the same.
+        // Of the system, whose source a machine that is told of its restore from a snapshot seeds again: two copies would otherwise draw
+        // the same.
         let mut bits = [0; 16];
         if self.is_seeded || SysRng.try_fill_bytes(&mut bits).is_err() {
-            bits = self.random.random();
+            return Token::from_random(self.random.random());
         }
         Token::from_random(u128::from_le_bytes(bits))
     }

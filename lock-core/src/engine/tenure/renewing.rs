@@ -170,7 +170,7 @@ impl Tenures {
         let id = renewal.tenure;
         let tenure = self.get_mut(id)?;
         tenure.renewing = false;
-        let mut slack = None;
+        let (mut slack, is_renewed) = (None, matches!(outcome, Some(Outcome::Renewed { .. })));
         match outcome {
             Some(Outcome::Renewed { .. }) => {
                 tenure.failures = 0;
@@ -202,7 +202,9 @@ impl Tenures {
             return self.finish(id, end, ending, now);
         }
         self.wheel.set(id.index(), timer);
-        self.look_again(id, sent, now);
+        if is_renewed {
+            self.look_again(id, sent, now);
+        }
         None
     }
 

@@ -747,7 +747,7 @@ for i = 1, items do
         -- Where there is room, it is for those who wait first.
         kind = is_share and group and fits and RESERVED or kind_of(held, left, granted, granted_until, key)
       end
-      is_unplaced = is_unplaced or position == 0
+      is_unplaced = is_unplaced or position == 0 and queue
       reply(has_other_total and OTHER or BUSY, left, has_other_total and tonumber(group.number) or kind, position)
     end
     is_refused = is_refused or all_or_none and replies[begins[i]] ~= HELD
@@ -863,7 +863,8 @@ if all_or_none and is_refused then
     end
   end
 end
-local read_only = (is_gone or is_unplaced) and is_read_only(KEYS[2])
+-- At a queue: while anybody waits, W is no hash, and the command would be an error each time.
+local read_only = (is_gone or is_unplaced) and is_read_only(is_unplaced or KEYS[2])
 if read_only then return read_only end
 replies[r + 1] = refused
 if ARGV[2] ~= '' then replies[r + 2] = micros end
