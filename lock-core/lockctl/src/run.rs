@@ -89,8 +89,12 @@ async fn hold(manager: &LockManager, mut guard: LockGuard, args: &Run, signals: 
         if let Err(error) = release.await {
             // The command has ended all the same.
             warn(&error.to_string());
-            if is_done && !error.is_lost() && Instant::now() < kept_until {
-                let _ = unless_signalled(signals, until_kept(manager, args, kept_until, ends)).await;
+            if is_done && Instant::now() < kept_until {
+                if error.is_lost() {
+                    warn_not_kept(args);
+                } else {
+                    let _ = unless_signalled(signals, until_kept(manager, args, kept_until, ends)).await;
+                }
             }
         }
     } else if is_done && Instant::now() < kept_until {

@@ -232,4 +232,4 @@ fn second_step(why: &str) -> String {
     )
 }
 
-const CHANGED: &str = "The key has another holder than a moment ago, and was not released. This is the present one.";
+const CHANGED: &str = "The key has another holder than a moment ago, or was renewed by a client of another library, and was not released. This is the present one.";
