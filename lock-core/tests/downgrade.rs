@@ -130,7 +130,7 @@ async fn a_grant_to_a_token_that_was_downgraded_is_given_back() {
     reader.release().await.unwrap();
 }
 
-/// Who is told that nothing was done may repeat it, and the holder has begun.
+/// The holder has begun its work. If it were told that nothing was done, a proxy would repeat that work.
 #[tokio::test]
 async fn a_downgrade_that_fails_does_not_say_that_nothing_was_done() {
     let manager = LockManager::in_memory();

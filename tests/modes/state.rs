@@ -1,8 +1,8 @@
 //! What a server has of the key `k` at one moment, and what a release makes of it.
 //!
 //! A place in the queue lasts for a second and a half, and a grant for one. A process that stands still for longer loses its turn, and on a
-//! busy machine that may happen at any moment. So who is granted the key is compared with the queue that the release has found, as the
-//! server has it and by its clock.
+//! busy machine that can happen at any moment. So the next holder is compared with the queue as the server had it at the release, by the
+//! server's own clock.
 
 use std::{
     collections::BTreeMap,

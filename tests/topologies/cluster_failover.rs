@@ -55,7 +55,7 @@ async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     let most = if server_version() < 7 { u64::MAX } else { 2 };
     let primary = cluster.node(cluster.primary_of(slot).await);
     let requests = requests_of_a_handoff(primary, "0", [&before[0], &before[1]], most).await;
-    assert!(requests <= most, "{requests} but for two releases: waiters are called by the new primary");
+    assert!(requests <= most, "{requests} requests beside two releases: the new primary calls the waiters");
     eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }

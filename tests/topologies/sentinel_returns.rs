@@ -116,8 +116,7 @@ async fn fault_14_a_switch_that_shows_only_as_readonly_is_followed_when_a_sentin
         sentinels.servers()[0].ask(&["REPLICAOF", "127.0.0.1", &port]).await.is_some()
     })
     .await;
-    let error =
-        held.extend(LONG).await.expect_err("the former primary is read-only, and nobody says who is the primary");
+    let error = held.extend(LONG).await.expect_err("the former primary is read-only, and no sentinel names another");
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     assert!(held.check());
     // No hot loop meanwhile.

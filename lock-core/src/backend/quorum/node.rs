@@ -152,8 +152,8 @@ impl Node {
         }
     }
 
-    /// Records that an acquire is no longer in flight; `known` says that it was executed, or never will be. If the token was released
-    /// meanwhile, returns until when its key is to stay busy.
+    /// Records that an acquire is no longer in flight. `known`: it was executed, or it never will be. Returns until when the key is to stay
+    /// busy, if the token was released meanwhile.
     pub(super) fn settle(&mut self, token: Token, known: bool) -> Option<Moment> {
         let entry = self.unanswered.get_mut(&token)?;
         entry.under_way = entry.under_way.saturating_sub(1);

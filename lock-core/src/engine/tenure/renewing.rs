@@ -125,8 +125,8 @@ impl Tenures {
         }
     }
 
-    /// Has every tenure renewed soon, since a connection was made: its server may be another, or have lost its data. What is
-    /// in flight is answered over it.
+    /// Has every tenure renewed soon, since a connection was made: its server may be another, or have lost its data. For
+    /// what is in flight, see [`look_again`](Self::look_again).
     pub(crate) fn connected(&mut self, now: Moment) {
         let from = now.max(self.next_connected);
         let ids = self.ids();
@@ -140,8 +140,8 @@ impl Tenures {
         }
     }
 
-    /// Has a tenure renewed soon that relies on the answer to a request which was sent at `sent`, before a connection was made: the answer
-    /// may be that of a former server, held back by others of its call.
+    /// Has a tenure renewed soon if it relies on a request that was sent at `sent`, before the latest connection. A former server may have
+    /// answered it, and the answer may have waited for other answers to the same call.
     pub(super) fn look_again(&mut self, id: TenureId, sent: Moment, now: Moment) {
         let (connected, from) = self.connected;
         if sent < connected {
